@@ -51,11 +51,11 @@ def main() -> None:
     profile = load_profile("h200")
     backward = [c for c in calls(read(own_file())) if c[0].implementation == "flash_bwd"]
     adding = [c for c in backward if not c[0].facts["note"]]
-    found = [(c[0].call % 2, main_times(c, profile, VALUES)) for c in adding]
+    pairs = [(c[0].call % 2, main_times(c, profile, VALUES)) for c in adding]
     print("cycles  odd calls  even calls")
     for n, value in enumerate(VALUES):
         halves = [
-            statistics.mean(abs(logs[n]) for parity, logs in found if parity == p) for p in (1, 0)
+            statistics.mean(abs(logs[n]) for parity, logs in pairs if parity == p) for p in (1, 0)
         ]
         print(f"{value:6.1f}  {halves[0]:9.4f}  {halves[1]:10.4f}")
     print("\ncall  twin  cycles of a step  without adds  difference")
@@ -63,9 +63,10 @@ def main() -> None:
     for c in adding:
         twin = by_call.get(c[0].call + 1)
         if twin is not None and twin[0].facts["note"] == "deterministic":
-            here, there = step_cycles(c, profile), step_cycles(twin, profile)
+            here = step_cycles(c, profile)
+            twin_cycles = step_cycles(twin, profile)
             print(
-                f"{c[0].call:4}  {twin[0].call:4}  {here:16.0f}  {there:12.0f}  {here - there:10.0f}"
+                f"{c[0].call:4}  {twin[0].call:4}  {here:16.0f}  {twin_cycles:12.0f}  {here - twin_cycles:10.0f}"
             )
 
 

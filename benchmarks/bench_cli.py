@@ -20,15 +20,30 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "python -c pass": ("-c", "pass"),
     "iosim --help": (*CLI, "--help"),
     "iosim predict --gpu h100 --kernel fa2 --seq-len 4096": (
-        *CLI, "predict", "--gpu", "h100", "--kernel", "fa2", "--seq-len", "4096",
+        *CLI,
+        "predict",
+        "--gpu",
+        "h100",
+        "--kernel",
+        "fa2",
+        "--seq-len",
+        "4096",
     ),
     "iosim predict --method capacity (naive and fa2)": (*CLI, "predict", "--method", "capacity"),
     "iosim predict --method capacity, 64k tokens, fwd+bwd": (
-        *CLI, "predict", "--method", "capacity", "--seq-len", "64k", "--causal", "--pass", "fwd+bwd",
+        *CLI,
+        "predict",
+        "--method",
+        "capacity",
+        "--seq-len",
+        "64k",
+        "--causal",
+        "--pass",
+        "fwd+bwd",
     ),
     "iosim profiles list": (*CLI, "profiles", "list"),
     "iosim reproduce": (*CLI, "reproduce"),
-}  # fmt: skip
+}
 
 
 def seconds(arguments: tuple[str, ...]) -> float:

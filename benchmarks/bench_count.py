@@ -28,9 +28,14 @@ CASES = (
 def milliseconds(kernel: str, mask: str, passes: str, tokens: int) -> float:
     """Median time of a count."""
     problem = AttentionProblem(
-        heads=32, kv_heads=8, seq_q=tokens, head_dim=128, mask=mask, window=4096 if mask == "window" else None,
+        heads=32,
+        kv_heads=8,
+        seq_q=tokens,
+        head_dim=128,
+        mask=mask,
+        window=4096 if mask == "window" else None,
         passes=passes,
-    )  # fmt: skip
+    )
     chosen = resolve(kernel, problem, load_profile("a100"))
     times = []
     for _ in range(RUNS):

@@ -49,21 +49,21 @@ def main() -> None:
             return
         browser = Browser(Path(folder))
         try:
-            first, taken = (
-                [],
-                dict.fromkeys(("4k none", "16k causal", "16k none", "64k causal", "64k none"), 1e9),
+            first = []
+            taken = dict.fromkeys(
+                ("4k none", "16k causal", "16k none", "64k causal", "64k none"), 1e9
             )
             for _ in range(RUNS):
                 browser.open(place, 1280)
                 browser.evaluate("iosimPage.done")
                 first.append(browser.evaluate(ANSWERED))
-                for what in taken:
-                    length, mask = what.split()
+                for case in taken:
+                    length, mask = case.split()
                     ms = browser.evaluate(CHANGE % f"'{STATE}&seq={length}&mask={mask}'")
-                    taken[what] = min(taken[what], ms)
+                    taken[case] = min(taken[case], ms)
             print(f"first figure {min(first):.0f} ms after the page is opened")
-            for what, ms in taken.items():
-                print(f"fa2 on h100, 32 heads of 8 key/value, {what:<10} {ms:7.0f} ms")
+            for case, ms in taken.items():
+                print(f"fa2 on h100, 32 heads of 8 key/value, {case:<10} {ms:7.0f} ms")
         finally:
             browser.close()
 

@@ -59,9 +59,17 @@ def scan_of(objects: int, steps: int) -> tuple[L2, LoweredLaunch]:
     """One CTA that walks `objects` tiles of 16 KiB again and again."""
     zero = np.zeros(1, dtype=np.int32)
     low = LoweredLaunch(
-        "scan", zero, zero + steps, (), (Template("x", 0, zero, 1),), (), zero.astype(np.uint8), zero, zero,
+        "scan",
+        zero,
+        zero + steps,
+        (),
+        (Template("x", 0, zero, 1),),
+        (),
+        zero.astype(np.uint8),
+        zero,
+        zero,
         indices=(np.arange(steps) % objects).astype(np.int32),
-    )  # fmt: skip
+    )
     return L2(
         model(GPU), np.full(objects, 16384, dtype=np.int32), np.zeros(objects, dtype=np.uint8)
     ), low
@@ -81,13 +89,13 @@ def in_numba(objects: int, steps: int) -> tuple[float, float]:
         missed = 0
         for line in order:
             at = sets[line]
-            there = False
+            prefetched = False
             for w in range(ways):
                 if tags[at, w] == line:
-                    there = True
+                    prefetched = True
                     used[at] |= 1 << w
                     break
-            if not there:
+            if not prefetched:
                 missed += 1
                 for w in range(ways):
                     if not (used[at] >> w) & 1:
@@ -104,10 +112,8 @@ def in_numba(objects: int, steps: int) -> tuple[float, float]:
     order = np.minimum(low.indices, sets.size - 1)
 
     def run() -> int:
-        tags, used = (
-            np.full((l2.samples.sets, ways), -1, dtype=np.int32),
-            np.zeros(l2.samples.sets, dtype=np.int64),
-        )
+        tags = np.full((l2.samples.sets, ways), -1, dtype=np.int32)
+        used = np.zeros(l2.samples.sets, dtype=np.int64)
         return int(walk(sets, order, ways, tags, used))
 
     begin = time.perf_counter()
@@ -119,13 +125,17 @@ def main() -> None:
     print("| what | measured | asked for |")
     print("| --- | ---: | ---: |")
     for kernel, seq_len, heads, mask in (
-        ("fa2", 4096, 32, "none"), ("cudnn", 4096, 32, "causal"), ("cudnn", 65536, 8, "causal"),
+        ("fa2", 4096, 32, "none"),
+        ("cudnn", 4096, 32, "causal"),
+        ("cudnn", 65536, 8, "causal"),
         ("fa2", 65536, 8, "causal"),
-    ):  # fmt: skip
+    ):
         accesses, took = attention(kernel, seq_len, heads, mask)
-        asked = "under 100 ms" if seq_len == 4096 else "10 million/s"
-        print(f"| replay of {kernel}, {heads} heads, {seq_len} tokens, mask {mask} | {took * 1e3:.0f} ms, "
-              f"{accesses / 1e6:.2f} million accesses, {accesses / took / 1e6:.1f} million/s | {asked} |")  # fmt: skip
+        target = "under 100 ms" if seq_len == 4096 else "10 million/s"
+        print(
+            f"| replay of {kernel}, {heads} heads, {seq_len} tokens, mask {mask} | {took * 1e3:.0f} ms, "
+            f"{accesses / 1e6:.2f} million accesses, {accesses / took / 1e6:.1f} million/s | {target} |"
+        )
     print(
         f"| `iosim predict`, whole process | {process('-m', 'iosim', 'predict') * 1e3:.0f} ms | under 600 ms |"
     )

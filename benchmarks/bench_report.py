@@ -31,10 +31,16 @@ def seconds(words: tuple[str, ...], cache: str, runs: int = RUNS) -> tuple[float
     """(wall, CPU) seconds of `iosim` with these words and a cache of its own."""
     times = []
     for _ in range(runs):
-        before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-        subprocess.run([sys.executable, "-m", "iosim", *words], check=True, capture_output=True,
-                       env={**os.environ, "IOSIM_CACHE": cache})  # fmt: skip
-        wall, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        begin = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "iosim", *words],
+            check=True,
+            capture_output=True,
+            env={**os.environ, "IOSIM_CACHE": cache},
+        )
+        wall = time.perf_counter() - begin
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
         times.append((wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
     return min(times)
 
@@ -43,10 +49,11 @@ def main() -> None:
     print("| whole process | wall, s | CPU, s | asked for |")
     print("| --- | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory() as folder:
-        out, cache = Path(folder, "out"), str(Path(folder, "cache"))
+        out = Path(folder, "out")
+        cache = str(Path(folder, "cache"))
         out.mkdir()
         seconds(("profiles", "list"), "off", 1)  # its modules are compiled
-        for what, words, runs, asked in (
+        for stage, words, runs, target in (
             ("README's report, empty cache", (*REPORT, str(out)), 1, "12 s on two cores"),
             ("and again", (*REPORT, str(out)), RUNS, "1.5 s"),
             (
@@ -58,7 +65,7 @@ def main() -> None:
             ("`iosim validate`", ("validate",), RUNS, "12 s"),
         ):
             wall, cpu = seconds(words, cache, runs)
-            print(f"| {what} | {wall:.2f} | {cpu:.2f} | {asked} |")
+            print(f"| {stage} | {wall:.2f} | {cpu:.2f} | {target} |")
 
 
 if __name__ == "__main__":

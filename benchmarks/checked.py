@@ -91,7 +91,8 @@ def gpu_of(word: str) -> str | None:
 
 @cache
 def runs_on(kernel: str, gpu: str) -> bool:
-    requires, cc = entry(kernel)["requires"], load_profile(gpu).cc
+    requires = entry(kernel)["requires"]
+    cc = load_profile(gpu).cc
     return bool(requires.get("min_cc", 0) <= cc <= requires.get("max_cc", cc))
 
 
@@ -107,8 +108,11 @@ def found() -> Iterator[tuple[str, str, str]]:
                 kernel = kernels_of(path.name, row, gpu) if gpu else None
                 if gpu is None or kernel is None or not runs_on(kernel, gpu):
                     continue
-                kinds = [(PUBLISHED_BYTES, BYTES), (PUBLISHED_TIMES, TIMES)] if published else [
-                    (COUNTED, BYTES), (TIMED, TIMES)]  # fmt: skip
+                kinds = (
+                    [(PUBLISHED_BYTES, BYTES), (PUBLISHED_TIMES, TIMES)]
+                    if published
+                    else [(COUNTED, BYTES), (TIMED, TIMES)]
+                )
                 if not published and row.get("implementation", "").endswith(BACKWARD_NAMES):
                     kinds.append((BACKWARD, BYTES))
                 for kind, columns in kinds:

@@ -41,9 +41,14 @@ COUNTS = (
 )
 """Counters of SMs: named alike in the tables and in a prediction."""
 QUANTITIES = ("l2_read", "l2_write", "hbm_read", "hbm_write", *COUNTS, "seconds")
-HEADS = {"shared_load_wavefronts": "shared loads", "shared_store_wavefronts": "shared stores",
-         "global_load_sectors": "global loads", "global_store_sectors": "global stores",
-         "local_load_sectors": "local loads", "local_store_sectors": "local stores"}  # fmt: skip
+HEADS = {
+    "shared_load_wavefronts": "shared loads",
+    "shared_store_wavefronts": "shared stores",
+    "global_load_sectors": "global loads",
+    "global_store_sectors": "global stores",
+    "local_load_sectors": "local loads",
+    "local_store_sectors": "local stores",
+}
 LEAST_COUNT = 1000
 """Counted wavefronts or sectors below which likewise."""
 LEAST_BYTES = 2_000_000
@@ -119,7 +124,7 @@ def errors(gpu: str, folder: Path) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"gpu": gpu, "case": case["name"]}
         prediction = predicted(case, folder, gpu)
         counters = prediction.to_dict()["counters"]
-        found = {
+        bytes_by_quantity = {
             "l2_read": prediction.l2.read,
             "l2_write": prediction.l2.write,
             "hbm_read": prediction.hbm.read,
@@ -131,7 +136,7 @@ def errors(gpu: str, folder: Path) -> list[dict[str, Any]]:
             measured = float(counted[case["name"]][quantity])
             least = LEAST_COUNT if quantity in COUNTS else LEAST_BYTES
             if quantity == "seconds" or measured >= least:
-                row[quantity] = found[quantity] / measured - 1
+                row[quantity] = bytes_by_quantity[quantity] / measured - 1
         rows.append(row)
     return rows
 

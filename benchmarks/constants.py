@@ -84,21 +84,43 @@ ELSEWHERE: Mapping[str, tuple[str, ...]] = {
     "tests/readers/test_check_bits.py": ("FETCHES", "FILLS"),
     "tests/code/test_foreign_local.py": ("L1_WAYS",),
     "python benchmarks/random_draws.py (bytes)": (
-        "options.split_stores of fa2", "options.lock_write_bytes", "options.idle_warps_spill of cutlass",
-        "sm_spread of cudnn", "spill.write_per_pair of cudnn", "spill.read_per_pair of cudnn",
+        "options.split_stores of fa2",
+        "options.lock_write_bytes",
+        "options.idle_warps_spill of cutlass",
+        "sm_spread of cudnn",
+        "spill.write_per_pair of cudnn",
+        "spill.read_per_pair of cudnn",
     ),
     "python benchmarks/sets.py": ("SHUFFLED_PAGES", "RUN_PAGES"),
-    "python benchmarks/sparse.py": ("SELECT_WAITS", "SELECT_AHEAD", "TENSOR_MEMORY_OPERATIONS", "GATHER_CYCLES"),
+    "python benchmarks/sparse.py": (
+        "SELECT_WAITS",
+        "SELECT_AHEAD",
+        "TENSOR_MEMORY_OPERATIONS",
+        "GATHER_CYCLES",
+    ),
     "python benchmarks/power_error.py": ("energy_factor",),
-    "python experiments/power.py --fit": ("warp_instruction_pj", "mma_sync_pj_per_flop", "shared_pj_per_byte",
-                                          "l2_read_pj_per_byte", "l2_write_pj_per_byte", "hbm_write_pj_per_byte"),
-    "python benchmarks/fit_published.py": ("l2_ways", "l2_effective_capacity_fraction", "l2_dirty_fraction"),
+    "python experiments/power.py --fit": (
+        "warp_instruction_pj",
+        "mma_sync_pj_per_flop",
+        "shared_pj_per_byte",
+        "l2_read_pj_per_byte",
+        "l2_write_pj_per_byte",
+        "hbm_write_pj_per_byte",
+    ),
+    "python benchmarks/fit_published.py": (
+        "l2_ways",
+        "l2_effective_capacity_fraction",
+        "l2_dirty_fraction",
+    ),
     "python benchmarks/links.py": ("nvlink",),
     "tests/evidence/test_validation_sm90.py (bytes)": ("hbm_share of flash-sm90",),
     "python benchmarks/stack_times.py": (
-        "dram_read_bandwidth_bytes_per_s", "call_gap_s", "APPEND_WAITS", "REORDER_WAITS",
+        "dram_read_bandwidth_bytes_per_s",
+        "call_gap_s",
+        "APPEND_WAITS",
+        "REORDER_WAITS",
     ),
-}  # fmt: skip
+}
 """What judges numbers that move none of these times, or few of them."""
 Errors = dict[str, float]
 
@@ -121,11 +143,19 @@ class Worth:
         return max((b - a for _, a, b in self.groups), default=0.0)
 
     def fields(self) -> tuple[str, ...]:
-        lost = sorted(self.groups, key=lambda one: one[1] - one[2])[:MOST_LOST]
+        lost = sorted(self.groups, key=lambda group: group[1] - group[2])[:MOST_LOST]
         text = "; ".join(f"{key} {a:.1%} to {b:.1%}" for key, a, b in lost if b - a >= 5e-4)
         of = self.constant
-        return (of.name, of.gpu or "the model", f"{of.value:.4g}", f"{self.neutral:.4g}", self.rows,
-                f"{100 * self.mean:+.2f}", f"{100 * self.most:+.2f}", text)  # fmt: skip
+        return (
+            of.name,
+            of.gpu or "the model",
+            f"{of.value:.4g}",
+            f"{self.neutral:.4g}",
+            self.rows,
+            f"{100 * self.mean:+.2f}",
+            f"{100 * self.most:+.2f}",
+            text,
+        )
 
 
 def drawn_cases(gpu: str, every: int) -> Iterator[Case]:
@@ -134,7 +164,7 @@ def drawn_cases(gpu: str, every: int) -> Iterator[Case]:
     for n in range(1, len(SEEDS[gpu]) + 1):
         name = f"{gpu}_random.csv" if n == 1 else f"{gpu}_random_{n}.csv"
         rows = read((MEASUREMENTS if n == 1 else LATER) / name)
-        for members in some([one for one in calls(rows) if one[0].call % 2 == 0], every):
+        for members in some([call for call in calls(rows) if call[0].call % 2 == 0], every):
             yield from _launches(members, profile)
 
 
@@ -148,12 +178,13 @@ def _launches(members: Sequence[Any], profile: Any) -> Iterator[Case]:
             call = Call.of(case.problem, case.kernel, profile, chain)
         except InputError:
             continue
-        seconds, launch = row.measured.get("time"), chain.launches[0].name
+        seconds = row.measured.get("time")
+        launch = chain.launches[0].name
         if seconds:
-            moved = call.counted + call.replay().traffic
+            traffic = call.counted + call.replay().traffic
             kind = "under 30 us" if seconds < SHORT_S else _kind(case, launch)
             yield Case(
-                row.implementation, kind, row.call, call, moved, (float(seconds),), whole=False
+                row.implementation, kind, row.call, call, traffic, (float(seconds),), whole=False
             )
 
 
@@ -181,7 +212,7 @@ def errors(
     sizes = defaultdict(list)
     for row in rows_of(cases, changed):
         sizes[row.group.key].append(abs(row.timed.error))
-    return {key: fmean(found) for key, found in sizes.items()}
+    return {key: fmean(values) for key, values in sizes.items()}
 
 
 def stack_errors(every: int) -> Errors:
@@ -194,7 +225,7 @@ def stack_errors(every: int) -> Errors:
             continue
         narrow = ", fp8" * ("fp8" in (row["kv_cache_dtype"], row["attn_dtype"]))
         sizes[f"{row['table']}, {row.kernel}{narrow}"].append(abs(error))
-    return {key: fmean(found) for key, found in sizes.items()}
+    return {key: fmean(values) for key, values in sizes.items()}
 
 
 def linear_errors(pairs: Sequence[tuple[linear_times.Row, Prediction]]) -> Errors:
@@ -203,7 +234,7 @@ def linear_errors(pairs: Sequence[tuple[linear_times.Row, Prediction]]) -> Error
     for row, prediction in pairs:
         unit = "tcgen05" if prediction.profile.cc in range(100, 120) else "other"
         sizes[f"{row.values['table']}, {unit}"].append(abs(linear_times.ratio(row, prediction) - 1))
-    return {key: fmean(found) for key, found in sizes.items()}
+    return {key: fmean(values) for key, values in sizes.items()}
 
 
 def neutral_of(constant: Fitted) -> float:
@@ -263,28 +294,30 @@ class Ablation:
                 after = stack_errors(self.every)
             rows, before = "serving stacks", self.stacks
         elif constant.gpu:
-            rows, before, after = "times", self.whole, self._of_profile(constant, neutral)
+            rows = "times"
+            before = self.whole
+            after = self._of_profile(constant, neutral)
         else:
             # What is planned with the constant is planned anew.
             with set_to(constant, neutral):
                 planned = " of " in constant.name
                 after = errors(all_cases(self.every) if planned else self.cases)
             rows, before = "times", self.whole
-        moved = tuple(
+        moved_rows = tuple(
             (key, before[key], after[key])
             for key in before
             if key in after and before[key] != after[key]
         )
-        return Worth(constant, neutral, rows, moved)
+        return Worth(constant, neutral, rows, moved_rows)
 
     def _of_linear(self, constant: Fitted, neutral: float) -> tuple[Errors, Errors]:
         if not self.linear:
-            found = [
+            rows = [
                 row
                 for row in linear_times.rows()
                 if row.judged and row.cell not in linear_times.ODD
             ]
-            prefill = [row for row in found if row.values["phase"] == "context"]
+            prefill = [row for row in rows if row.values["phase"] == "context"]
             self.linear = linear_times.predicted(some(prefill, min(self.every, 4)))
         before = linear_errors(self.linear)
         with set_to(constant, neutral):
@@ -321,29 +354,31 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="numbers by name; all where none is given")
     parser.add_argument("--every", type=int, default=8, help="every n-th row of a table")
     parser.add_argument("--write", action="store_true", help=f"write {PLACE.name}")
-    asked = parser.parse_args()
-    chosen = [one for one in fitted() if not asked.names or one.name in asked.names]
-    here = [one for one in chosen if not judged_elsewhere(one)]
-    ablation = Ablation(asked.every)
+    options = parser.parse_args()
+    chosen = [
+        constant for constant in fitted() if not options.names or constant.name in options.names
+    ]
+    here = [constant for constant in chosen if not judged_elsewhere(constant)]
+    ablation = Ablation(options.every)
     show: Callable[[Sequence[Fitted]], Any] = progress("switching off")
-    lines = [ablation.worth(one).fields() for one in show(here)]
+    lines = [ablation.worth(constant).fields() for constant in show(here)]
     lines += [
         (
-            one.name,
-            one.gpu or "the model",
-            f"{one.value:.4g}",
+            constant.name,
+            constant.gpu or "the model",
+            f"{constant.value:.4g}",
             "",
-            judged_elsewhere(one),
+            judged_elsewhere(constant),
             "",
             "",
             "",
         )
-        for one in chosen
-        if judged_elsewhere(one)
+        for constant in chosen
+        if judged_elsewhere(constant)
     ]
     columns = tuple(Column(name.replace(" ", "_"), name) for name in FIELDS)
     print(Table(columns, tuple(lines)).text())
-    if asked.write:
+    if options.write:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([FIELDS, *lines])
         write_whole(PLACE, text.getvalue())

@@ -35,18 +35,16 @@ class Drift:
 def drift(name: str) -> Drift:
     """Of one recorded launch."""
     recorded = np.load(measurements("h200_iosim_steps.npz"))
-    at, end = (
-        recorded[f"{name}: at"][:, :MARKS].astype(float),
-        recorded[f"{name}: end"].astype(float),
-    )
+    at = recorded[f"{name}: at"][:, :MARKS].astype(float)
+    end = recorded[f"{name}: end"].astype(float)
     between = np.diff(np.column_stack([at, end]), axis=1)
     inner = between[SLOTS : WAVES * SLOTS, 1:-1]
-    usual = float(np.median(inner))  # of the older CTA of an SM, which most of them are
-    steady = inner[np.abs(inner / usual - 1) < STEADY]
+    typical = float(np.median(inner))  # of the older CTA of an SM, which most of them are
+    steady = inner[np.abs(inner / typical - 1) < STEADY]
     place = _by_slot(at[:, 0], end) / float(np.mean(end - at[:, 0]))
     groups = place[: SLOTS // 2 // RUN * RUN].reshape(-1, RUN)
     return Drift(
-        step=float(steady.std()) / usual * EVERY**0.5,
+        step=float(steady.std()) / typical * EVERY**0.5,
         place=float(place.std()),
         runs=float(groups.mean(axis=1).var() / groups.var()),
     )

@@ -47,16 +47,16 @@ def scans() -> list[Scan]:
     ]
 
 
-def error(made: L2Model, row: Scan) -> float:
+def error(model: L2Model, row: Scan) -> float:
     """Replayed less measured reads, as a share of the scan's re-reads."""
-    return (scan(made, row.mib * MIB, row.pattern, row.passes)[0] - row.hbm_read) / (
+    return (scan(model, row.mib * MIB, row.pattern, row.passes)[0] - row.hbm_read) / (
         (row.passes - 1) * row.mib * MIB
     )
 
 
-def cliff_error(made: L2Model, rows: Sequence[Scan]) -> float:
+def cliff_error(model: L2Model, rows: Sequence[Scan]) -> float:
     """Mean |replayed - measured| reads on the cliffs, in shares of the re-reads."""
-    cliff = [abs(error(made, row)) for row in rows if row.on_cliff]
+    cliff = [abs(error(model, row)) for row in rows if row.on_cliff]
     return sum(cliff) / len(cliff)
 
 
@@ -69,7 +69,7 @@ def print_grid(profile: HardwareProfile, rows: Sequence[Scan]) -> None:
         tried = [with_capacity(replace(held, ways=w), size, capacity) for w in WAYS]
         print(
             f"| {capacity} | "
-            + " | ".join(f"{100 * cliff_error(one, rows):.2f}" for one in tried)
+            + " | ".join(f"{100 * cliff_error(model, rows):.2f}" for model in tried)
             + " |"
         )
     print(f"\nWith the constants of the profile: {100 * cliff_error(held, rows):.2f} %.")
@@ -81,10 +81,10 @@ def print_residuals(profile: HardwareProfile, rows: Sequence[Scan]) -> None:
     print("| scan | MiB | measured MB | replayed MB | difference, % of measured |")
     print("| --- | ---: | ---: | ---: | ---: |")
     for row in rows:
-        found = scan(held, row.mib * MIB, row.pattern, row.passes)[0]
-        off = 100 * (found / row.hbm_read - 1)
+        predicted = scan(held, row.mib * MIB, row.pattern, row.passes)[0]
+        off = 100 * (predicted / row.hbm_read - 1)
         print(
-            f"| {row.pattern} | {row.mib} | {row.hbm_read / 1e6:.1f} | {found / 1e6:.1f} | {off:+.1f} |"
+            f"| {row.pattern} | {row.mib} | {row.hbm_read / 1e6:.1f} | {predicted / 1e6:.1f} | {off:+.1f} |"
         )
 
 

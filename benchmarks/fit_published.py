@@ -39,14 +39,24 @@ PAGE = Path(__file__).resolve().parent.parent / "docs" / "generated" / "l2_const
 MIB = 1 << 20
 PASSES = 4
 PROFILES = {
-    "A100-80GB": "a100-sxm-80gb", "A100-SXM-40GB": "a100-sxm-40gb", "A100-PCIe": "a100-pcie-80gb", "A40": "a40",
-    "GH200-96GB": "h200-sxm", "H100-PCIe-80GB": "h100-pcie", "H800-PCIe": "h800-sxm",
-    "GB200": "gb200", "L40": "l40", "RTX-4090": "rtx-4090", "V100-PCIe-16GB": "v100-sxm2",
-}  # fmt: skip
+    "A100-80GB": "a100-sxm-80gb",
+    "A100-SXM-40GB": "a100-sxm-40gb",
+    "A100-PCIe": "a100-pcie-80gb",
+    "A40": "a40",
+    "GH200-96GB": "h200-sxm",
+    "H100-PCIe-80GB": "h100-pcie",
+    "H800-PCIe": "h800-sxm",
+    "GB200": "gb200",
+    "L40": "l40",
+    "RTX-4090": "rtx-4090",
+    "V100-PCIe-16GB": "v100-sxm2",
+}
 """The profile that is nearest to each measured GPU; its L2's size and its SMs are the curve's own."""
 CTAS_PER_SM = {"L40": 1}
 """CTAs of 1,024 threads that an SM holds: two but where it has 1,536 threads."""
-FLAT, TOP, MIDDLE = (0.125, 0.35), (1.6, 2.6), (0.62, 0.9)
+FLAT = (0.125, 0.35)
+TOP = (1.6, 2.6)
+MIDDLE = (0.62, 0.9)
 """Footprints over the L2's size where all loads of a chain hit nearby, none hits, and (two partitions) half do."""
 LEAST_RISE = 0.04
 """Of the way from a hit's latency to a miss': what lies below counts as a hit (TLB misses lengthen hits a little)."""
@@ -119,10 +129,19 @@ def rows() -> list[Row]:
     """Every point of the published curves."""
     with open(measurements("published_l2_curves.csv"), encoding="utf-8", newline="") as file:
         return [
-            Row(r["gpu"], int(r["l2_bytes"]), int(r["sms"]), r["curve"], int(r["footprint_bytes"]),
-                int(r["block_bytes"] or 0), r["quantity"], float(r["value"]), r["source"])
+            Row(
+                r["gpu"],
+                int(r["l2_bytes"]),
+                int(r["sms"]),
+                r["curve"],
+                int(r["footprint_bytes"]),
+                int(r["block_bytes"] or 0),
+                r["quantity"],
+                float(r["value"]),
+                r["source"],
+            )
             for r in csv.DictReader(file)
-        ]  # fmt: skip
+        ]
 
 
 def points(curve: Sequence[Row]) -> list[Point]:
@@ -153,22 +172,21 @@ def _chase(curve: Sequence[Row]) -> list[Point]:
     """Misses of one thread's chain of loads from its latency: straight from that of hits to that of misses, or, where
     misses begin at half of the L2, over a middle where half miss (lines of the near side) and half hit on the far side.
     """
-    low, high = _median(curve, FLAT), _median(curve, TOP)
+    low = _median(curve, FLAT)
+    high = _median(curve, TOP)
 
     def straight(latency: float) -> float:
         return (latency - low) / (high - low)
 
-    found = [_point(r, "private_scan", 1, straight(r.value)) for r in curve]
-    if partitions_of(found, curve[0].l2_bytes) == 2:
+    points = [_point(r, "private_scan", 1, straight(r.value)) for r in curve]
+    if partitions_of(points, curve[0].l2_bytes) == 2:
         middle = _median(curve, MIDDLE)
-        found = []
+        points = []
         for r in curve:
-            below, above = (
-                0.5 * (r.value - low) / (middle - low),
-                0.5 + 0.5 * (r.value - middle) / (high - middle),
-            )
-            found.append(_point(r, "private_scan", 1, below if r.value < middle else above))
-    return [replace(p, hbm_read=p.footprint_bytes) if p.misses < LEAST_RISE else p for p in found]
+            below = 0.5 * (r.value - low) / (middle - low)
+            above = 0.5 + 0.5 * (r.value - middle) / (high - middle)
+            points.append(_point(r, "private_scan", 1, below if r.value < middle else above))
+    return [replace(p, hbm_read=p.footprint_bytes) if p.misses < LEAST_RISE else p for p in points]
 
 
 def _blocks(curve: Sequence[Row]) -> list[Point]:
@@ -178,7 +196,8 @@ def _blocks(curve: Sequence[Row]) -> list[Point]:
         return []
     if first.quantity == "misses":
         return [_point(r, BLOCK_SCAN, ctas, r.value) for r in curve]
-    best, hbm = max(r.value for r in curve), _median(curve, TOP)
+    best = max(r.value for r in curve)
+    hbm = _median(curve, TOP)
     return [_point(r, BLOCK_SCAN, ctas, hbm / r.value) for r in curve if r.value < LIMITED * best]
 
 
@@ -207,13 +226,16 @@ def fitted(gpu: str, all_rows: Sequence[Row]) -> Result:
         for source in dict.fromkeys(r.source for r in mine)
     }
     scans = {source: thinned(cliff(points(curve))) for source, curve in curves.items()}
-    found = fit(profile, [p for curve in scans.values() for p in curve])
-    assert found is not None, f"no cliff in the curves of {gpu}"
+    cliff_fit = fit(profile, [p for curve in scans.values() for p in curve])
+    assert cliff_fit is not None, f"no cliff in the curves of {gpu}"
     held = model(profile)
-    best = with_capacity(replace(held, partitions=found.partitions, ways=found.ways), mine[0].l2_bytes,
-                         found.capacity_fraction)  # fmt: skip
+    best = with_capacity(
+        replace(held, partitions=cliff_fit.partitions, ways=cliff_fit.ways),
+        mine[0].l2_bytes,
+        cliff_fit.capacity_fraction,
+    )
     errors = {s: (len(c), off(best, c), off(held, c)) for s, c in scans.items() if c}
-    return Result(gpu, found, errors, dirty_of(best, [r for r in mine if r.curve == "fill"]))
+    return Result(gpu, cliff_fit, errors, dirty_of(best, [r for r in mine if r.curve == "fill"]))
 
 
 def thinned(curve: Sequence[T]) -> list[T]:
@@ -239,9 +261,14 @@ def fit_dirty(
     """
 
     def error(ways: int) -> float:
-        one = replace(l2, dirty_ways=float(ways))
-        return sum(abs(_fill_time(one, f, l2_bytes_per_s, hbm_bytes_per_s) - hbm_bytes_per_s / f.bytes_per_s)
-                   for f in fills) / len(fills)  # fmt: skip
+        model = replace(l2, dirty_ways=float(ways))
+        return sum(
+            abs(
+                _fill_time(model, f, l2_bytes_per_s, hbm_bytes_per_s)
+                - hbm_bytes_per_s / f.bytes_per_s
+            )
+            for f in fills
+        ) / len(fills)
 
     by_ways = {ways: error(ways) for ways in range(1, l2.ways + 1)}
     best = min(by_ways, key=lambda w: by_ways[w])
@@ -254,12 +281,12 @@ FILL_PASSES = 4
 
 def fill(l2_of_gpu: L2Model, footprint_bytes: int, sms: int, passes: int = 6) -> int:
     """Bytes written to HBM where all SMs store to a footprint, each to what comes next, `passes` times over."""
-    each = OBJECT_BYTES["private_scan"]
-    objects = footprint_bytes // each
+    object_bytes = OBJECT_BYTES["private_scan"]
+    objects = footprint_bytes // object_bytes
     number = np.tile(np.arange(objects, dtype=np.int32), passes)
     sides = sm_partitions(sms, l2_of_gpu.partitions, l2_of_gpu.side_ends, l2_of_gpu.apart)
     side = np.resize(sides[np.random.default_rng(0).permutation(sms)], number.size)
-    l2 = empty_l2(l2_of_gpu, objects, each)
+    l2 = empty_l2(l2_of_gpu, objects, object_bytes)
     l2.access(np.ones(number.size, dtype=np.uint8), number, side)
     return int(l2.state.hbm_write[0])
 
@@ -276,7 +303,8 @@ def dirty_of(l2: L2Model, curve: Sequence[Row]) -> DirtyFit | None:
     """From fills, where HBM is slow enough beside the L2 to tell."""
     if not curve:
         return None
-    best, hbm = max(r.value for r in curve), _median(curve, TOP) if _reaches(curve) else 0.0
+    best = max(r.value for r in curve)
+    hbm = _median(curve, TOP) if _reaches(curve) else 0.0
     if not hbm:
         return None
     near = [
@@ -326,15 +354,20 @@ def kept() -> list[Kept]:
     relu = [
         (int(r["bytes_in"]), float(r["dram_bytes"])) for r in rows_of("published_a100_relu.csv")
     ]
-    h100 = [(int(r["footprint_bytes"]), int(r["hbm_write"])) for r in rows_of("h100_partial_sectors.csv")
-            if r["slice_begins"] == "line"]  # fmt: skip
+    h100 = [
+        (int(r["footprint_bytes"]), int(r["hbm_write"]))
+        for r in rows_of("h100_partial_sectors.csv")
+        if r["slice_begins"] == "line"
+    ]
     fills = [r for r in rows_of("stream_and_repeat.csv") if r["case"].startswith(("sum", "zero"))]
-    sums, zeros = (statistics.median(int(r["dram_write"]) for r in fills if r["case"].startswith(what))
-                   for what in ("sum", "zero"))  # fmt: skip
-    found = {
+    sums, zeros = (
+        statistics.median(int(r["dram_write"]) for r in fills if r["case"].startswith(pattern))
+        for pattern in ("sum", "zero")
+    )
+    left_by_gpu = {
         "a100-sxm-80gb": [
-            2 * size - moved
-            for size, moved in relu
+            2 * size - moved_bytes
+            for size, moved_bytes in relu
             if size > 2 * load_profile("a100").need("l2_bytes")
         ],
         "h100-sxm": [
@@ -342,7 +375,10 @@ def kept() -> list[Kept]:
         ],  # the first drives out what was left by others
         "h200-sxm": [2**30 - (zeros - sums)],
     }
-    return [Kept(gpu, statistics.median(left), len(left)) for gpu, left in found.items()]
+    return [
+        Kept(gpu, statistics.median(fractions), len(fractions))
+        for gpu, fractions in left_by_gpu.items()
+    ]
 
 
 def table(results: Sequence[Result]) -> str:
@@ -356,7 +392,7 @@ def table(results: Sequence[Result]) -> str:
         "",
         "| GPU | partitions | ways | capacity | curve | points | error, fitted | error, profile |",
         "| --- | ---: | ---: | ---: | --- | ---: | ---: | ---: |",
-    ]  # fmt: skip
+    ]
     for r in results:
         for n, (source, (count, best, held)) in enumerate(r.curves.items()):
             head = (
@@ -367,22 +403,31 @@ def table(results: Sequence[Result]) -> str:
             lines.append(
                 f"| {head} | {source.split(':', 1)[-1]} | {count} | {100 * best:.1f} % | {100 * held:.1f} % |"
             )
-    lines += ["", "Most dirty lines of a set, from rates of fills:", "",
-              "| GPU | dirty ways | as good | points | error of a store's time |",
-              "| --- | ---: | --- | ---: | ---: |"]  # fmt: skip
+    lines += [
+        "",
+        "Most dirty lines of a set, from rates of fills:",
+        "",
+        "| GPU | dirty ways | as good | points | error of a store's time |",
+        "| --- | ---: | --- | ---: | ---: |",
+    ]
     for r in results:
         if r.dirty:
             d = r.dirty
             lines.append(
                 f"| {r.gpu} | {d.ways} | {d.low} to {d.high} | {d.points} | {100 * d.error:.1f} % |"
             )
-    lines += ["", "Most dirty lines of a set, from what long passes leave dirty (23/24 of them), counted:",
-              "", "| GPU | passes | left dirty, MB | of the L2 | lines of a set | dirty ways |",
-              "| --- | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    lines += [
+        "",
+        "Most dirty lines of a set, from what long passes leave dirty (23/24 of them), counted:",
+        "",
+        "| GPU | passes | left dirty, MB | of the L2 | lines of a set | dirty ways |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
     for k in kept():
-        left, share = k.left_bytes / 1e6, k.left_bytes / load_profile(k.profile).need("l2_bytes")
+        left_mb = k.left_bytes / 1e6
+        share = k.left_bytes / load_profile(k.profile).need("l2_bytes")
         lines.append(
-            f"| {k.profile} | {k.passes} | {left:.1f} | {share:.3f} | {k.lines:.2f} | {k.ways} |"
+            f"| {k.profile} | {k.passes} | {left_mb:.1f} | {share:.3f} | {k.lines:.2f} | {k.ways} |"
         )
     lines += [
         "",

@@ -55,24 +55,27 @@ def accesses(case: Any) -> tuple[Steps, Steps, Steps]:
         takes = side >= 0 if case.shared else side == piece % 2
     else:
         takes = side == (group % 2 if case.sides == "apart" else 0)
-    there = np.broadcast_to((entry >= 0) & takes, shape)
+    touched = np.broadcast_to((entry >= 0) & takes, shape)
     mode = np.where(entry & ops["store"], 1, np.where(entry & ops["reduce"], 2, 0))
     number = (entry & (ops["reduce"] - 1)) * pieces + piece
-    mode, number, side = (np.broadcast_to(each, shape)[there] for each in (mode, number, side))
+    mode, number, side = (
+        np.broadcast_to(side_array, shape)[touched] for side_array in (mode, number, side)
+    )
     return mode, number, side
 
 
-def play(case: Any, made: L2Model) -> tuple[int, int]:
+def play(case: Any, model: L2Model) -> tuple[int, int]:
     """(HBM bytes read, written) of a case from a flushed L2, as the model of the L2 has them."""
     mode, number, side = accesses(case)
-    objects, foreign = int(number.max()) + 1, made.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES
+    objects = int(number.max()) + 1
+    foreign = model.foreign_dirty_bytes // FOREIGN_OBJECT_BYTES
     size = np.repeat([PIECE_KIB * 1024, FOREIGN_OBJECT_BYTES], [objects, foreign]).astype(np.int32)
     owner = np.repeat([TENSORS["data"], TENSORS["foreign"]], [objects, foreign]).astype(np.uint8)
-    l2 = L2(made, size, owner)
+    l2 = L2(model, size, owner)
     l2.place(range(objects, objects + foreign), dirty=True)
-    l2.access(mode, number, side % made.partitions)
+    l2.access(mode, number, side % model.partitions)
     read, written = l2.counts()
-    return sum(read) + made.launch_fetch_bytes, sum(written)
+    return sum(read) + model.launch_fetch_bytes, sum(written)
 
 
 def kind(case: Any) -> str:
@@ -93,13 +96,13 @@ def stores(case: Any) -> bool:
     return case.pattern in ("write", "beside") or {case.stream_op, case.hot_op} != {"load"}
 
 
-def played(rows: pd.DataFrame, made: L2Model) -> pd.DataFrame:
+def played(rows: pd.DataFrame, model: L2Model) -> pd.DataFrame:
     """The rows with `kind`, and with `model_read` and `model_write` of the model."""
-    found = [play(case, made) for case in rows.case]
+    bytes_by_case = [play(case, model) for case in rows.case]
     return rows.assign(
         kind=[kind(case) for case in rows.case],
-        model_read=[read for read, _ in found],
-        model_write=[written for _, written in found],
+        model_read=[read for read, _ in bytes_by_case],
+        model_write=[written for _, written in bytes_by_case],
     )
 
 
@@ -119,12 +122,16 @@ def reads(rows: pd.DataFrame) -> str:
 
 def writes(rows: pd.DataFrame) -> str:
     """Markdown: HBM writes by kind, means in MB; many a case writes next to nothing."""
-    lines = ["| HBM writes, MB | rows | measured | model | mean absolute error | mean signed error |",
-             "| --- | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    lines = [
+        "| HBM writes, MB | rows | measured | model | mean absolute error | mean signed error |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
     for name, several in rows.groupby("kind", sort=False):
-        real, found = several.hbm_write / 1e6, several.model_write / 1e6
-        lines.append(f"| {name} | {len(several)} | {real.mean():.1f} | {found.mean():.1f} | "
-                     f"{(found - real).abs().mean():.1f} | {(found - real).mean():+.1f} |")  # fmt: skip
+        real, predicted = several.hbm_write / 1e6, several.model_write / 1e6
+        lines.append(
+            f"| {name} | {len(several)} | {real.mean():.1f} | {predicted.mean():.1f} | "
+            f"{(predicted - real).abs().mean():.1f} | {(predicted - real).mean():+.1f} |"
+        )
     return "\n".join(lines)
 
 
@@ -140,14 +147,18 @@ def edge(rows: pd.DataFrame) -> str:
         "64 groups": (dense, dense.distance * 64, (dense.hbm_read / (dense.stream * MIB) - 1) / 63),
         "scan": (scans, scans.distance, (scans.hbm_read / (scans.distance * MIB) - 1) / 3),
     }
-    lines = ["| MiB in use | " + " | ".join(f"{n}, {w}" for n in parts for w in ("contiguous", "scattered")) + " |",
-             "| ---: |" + " ---: |" * 4]  # fmt: skip
+    lines = [
+        "| MiB in use | "
+        + " | ".join(f"{n}, {w}" for n in parts for w in ("contiguous", "scattered"))
+        + " |",
+        "| ---: |" + " ---: |" * 4,
+    ]
     for size in (24, 26, 28, 30, 32, 36):
         cells = []
         for table, used, missed in parts.values():
             for scattered in (False, True):
-                found = missed[(used == size) & ((table.place > 0) == scattered)]
-                cells.append(f"{found.min():.0%} to {found.max():.0%}" if len(found) else "")
+                shares = missed[(used == size) & ((table.place > 0) == scattered)]
+                cells.append(f"{shares.min():.0%} to {shares.max():.0%}" if len(shares) else "")
         lines.append(f"| {size} | " + " | ".join(cells) + " |")
     fills = rows[(rows.pattern == "write") & (rows.distance >= 36)]
     behind = fills.distance - fills.hbm_write / MIB

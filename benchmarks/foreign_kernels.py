@@ -22,8 +22,10 @@ from iosim.prediction.predictor import predict
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / "docs" / "generated" / "foreign-kernels.md"
-FILES = {name: ROOT / "examples" / "kernels" / f"{name.replace('_', '-')}.toml"
-         for name in ("jax_mosaic_gpu", "jax_pallas_triton")}  # fmt: skip
+FILES = {
+    name: ROOT / "examples" / "kernels" / f"{name.replace('_', '-')}.toml"
+    for name in ("jax_mosaic_gpu", "jax_pallas_triton")
+}
 GPU = "h200-sxm"
 FIGURES = ("l2_read", "l2_write", "hbm_read", "hbm_write", "seconds")
 
@@ -55,10 +57,16 @@ def compared() -> Iterator[Compared]:
     with measurements("h200_foreign_kernels.csv").open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             problem = AttentionProblem(
-                batch=int(row["batch"]), heads=int(row["heads"]), kv_heads=int(row["kv_heads"]),
-                seq_q=int(row["seq_q"]), seq_k=int(row["seq_k"]), head_dim=int(row["head_dim"]),
-                mask="causal" if row["causal"] == "1" else "none", dtype=row["dtype"], layout=row["layout"],
-            )  # fmt: skip
+                batch=int(row["batch"]),
+                heads=int(row["heads"]),
+                kv_heads=int(row["kv_heads"]),
+                seq_q=int(row["seq_q"]),
+                seq_k=int(row["seq_k"]),
+                head_dim=int(row["head_dim"]),
+                mask="causal" if row["causal"] == "1" else "none",
+                dtype=row["dtype"],
+                layout=row["layout"],
+            )
             kernel = resolve(str(FILES[row["implementation"]]), problem, gpu)
             measured = {name: float(row[name]) for name in FIGURES}
             yield Compared(row["implementation"], problem, measured, predict(problem, kernel, gpu))
@@ -66,7 +74,7 @@ def compared() -> Iterator[Compared]:
 
 def page(launches: Iterable[Compared]) -> str:
     """The page of errors, row by row."""
-    made = (
+    head = (
         "# Kernels that nobody here wrote",
         "",
         "Made by `python benchmarks/foreign_kernels.py --write`: predicted / measured - 1 for every row of "
@@ -84,7 +92,7 @@ def page(launches: Iterable[Compared]) -> str:
         + " |"
         for c in launches
     ]
-    return "\n".join((*made, *rows)) + "\n"
+    return "\n".join((*head, *rows)) + "\n"
 
 
 def heads(problem: AttentionProblem) -> str:

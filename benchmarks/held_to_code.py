@@ -63,24 +63,49 @@ BACKWARD_TRAITS = re.compile(r"Flash_bwd_kernel_traitsI(?:Li\d+E)+Lb([01])ELb([0
 EFFICIENT = re.compile(r"fmha_cutlassF_(f16|f32)_aligned_(\d+)x(\d+)_(rf|gmem)_sm")
 DROPOUT, CAUSAL, LOCAL, ALIBI, EVEN_MN, EVEN_K, SOFTCAP = range(7)
 """Flags of FlashAttention-2's templates (flash_fwd_kernel.h, flash_bwd_kernel.h)."""
-RUN_TIME = {"cutlass": ("flops", "loaded", "loads"), "minimal": ("exps", "loaded"),
-            "minimal-cu": ("loaded",)}  # fmt: skip
+RUN_TIME = {
+    "cutlass": ("flops", "loaded", "loads"),
+    "minimal": ("exps", "loaded"),
+    "minimal-cu": ("loaded",),
+}
 """Quantities that depend on turns decided at run time."""
 REASONS: tuple[tuple[str, tuple[str, ...], str], ...] = (
-    ("cutlass fwd 75", ("operations",),
-     "the code has the ways for masks, bias and dropout, too, which a call without them leaves out"),
-    ("cutlass fwd", ("stored", "spills"),
-     "a loop inside the step, whose turns are decided at run time, is listed once; described is what counters say"),
-    ("flash-cu fwd 90 256", ("spills",),
-     "a word that is stored before the loop, loaded in its last turn"),
-    ("flash-sm90 fwd", ("exps",),
-     "exponentials are taken early, and in a branch again where a row's maximum rises"),
-    ("triton fwd 75", ("exps",), "a lane has parts of four rows, whose sums it rescales, not of two"),
-    ("fa2 bwd", ("stored", "spills"),
-     "the loop holds its last turn, which loads what was stored before: by the counters of cc 9.0 no step stores"),
-    ("fa2 fwd 90 32", ("stored",),
-     "by counters, in least squares over two lengths: tiles of one step leave before the loop's stores"),
-)  # fmt: skip
+    (
+        "cutlass fwd 75",
+        ("operations",),
+        "the code has the ways for masks, bias and dropout, too, which a call without them leaves out",
+    ),
+    (
+        "cutlass fwd",
+        ("stored", "spills"),
+        "a loop inside the step, whose turns are decided at run time, is listed once; described is what counters say",
+    ),
+    (
+        "flash-cu fwd 90 256",
+        ("spills",),
+        "a word that is stored before the loop, loaded in its last turn",
+    ),
+    (
+        "flash-sm90 fwd",
+        ("exps",),
+        "exponentials are taken early, and in a branch again where a row's maximum rises",
+    ),
+    (
+        "triton fwd 75",
+        ("exps",),
+        "a lane has parts of four rows, whose sums it rescales, not of two",
+    ),
+    (
+        "fa2 bwd",
+        ("stored", "spills"),
+        "the loop holds its last turn, which loads what was stored before: by the counters of cc 9.0 no step stores",
+    ),
+    (
+        "fa2 fwd 90 32",
+        ("stored",),
+        "by counters, in least squares over two lengths: tiles of one step leave before the loop's stores",
+    ),
+)
 """Why a description differs from code and still is right: how the call begins, of which quantities, the reason."""
 BULK = ("flash-sm90",)
 """Kernels that load by TMA, whose bytes do not stand in the code."""
@@ -121,7 +146,8 @@ def calls(row: Mapping[str, str]) -> Iterator[Call]:
 
 def _flash_call(match: re.Match[str], cc: int, name: str) -> Iterator[Call]:
     flags = [flag == "1" for flag in re.findall(r"Lb([01])E", match[5])]
-    width, direction = int(match[2]), match[1][:3]
+    width = int(match[2])
+    direction = match[1][:3]
     if not flags[EVEN_K] or any(flags[n] for n in (DROPOUT, LOCAL, ALIBI)) or any(flags[SOFTCAP:]):
         return
     # Of one tile the build for a GPU whose CTA may have 163 KB and more (flash_bwd_launch_template.h).
@@ -129,7 +155,8 @@ def _flash_call(match: re.Match[str], cc: int, name: str) -> Iterator[Call]:
     large = (str(int(width in (32, 96))), str(int(width == 256 and cc == 80)))
     if traits is not None and traits.groups() != large:
         return
-    edges, mask = "whole" if flags[EVEN_MN] else "ragged", "causal" if flags[CAUSAL] else "none"
+    edges = "whole" if flags[EVEN_MN] else "ragged"
+    mask = "causal" if flags[CAUSAL] else "none"
     yield Call("fa2", direction, cc, width, "fp16", mask, edges, f"{match[3]}x{match[4]}")
 
 
@@ -144,11 +171,18 @@ def recorded() -> Iterator[tuple[Call, Mapping[str, str]]]:
 @cache
 def described(call: Call) -> Mapping[str, float | str] | None:
     """What the catalog says of a step; None where it takes another tile for the call."""
-    profile, tokens = load_profile(GPUS[call.cc]), WHOLE if call.edges == "whole" else RAGGED
+    profile = load_profile(GPUS[call.cc])
+    tokens = WHOLE if call.edges == "whole" else RAGGED
     problem = AttentionProblem(
-        batch=2, heads=8, seq_q=tokens, seq_k=tokens, head_dim=call.head_dim, dtype=call.dtype,
-        mask=call.mask, passes=call.direction,
-    )  # fmt: skip
+        batch=2,
+        heads=8,
+        seq_q=tokens,
+        seq_k=tokens,
+        head_dim=call.head_dim,
+        dtype=call.dtype,
+        mask=call.mask,
+        passes=call.direction,
+    )
     try:
         kernel = resolve(call.kernel, problem, profile)
     except InputError:
@@ -157,7 +191,7 @@ def described(call: Call) -> Mapping[str, float | str] | None:
     tile, spill = settings.tile or kernel.tile, settings.spill
     if call.tile and str(tile) != call.tile:
         return None
-    launch = max(plan(problem, kernel).launches, key=lambda one: one.work.flops_per_pair)
+    launch = max(plan(problem, kernel).launches, key=lambda launch: launch.work.flops_per_pair)
     unit = _unit(
         str(kernel.unit_of(call.direction == "bwd") or "mma.sync"), call, launch.work.tensor_cores
     )
@@ -205,8 +239,10 @@ def _unit(unit: str, call: Call, tensor_cores: bool) -> str:
 def counted(call: Call, row: Mapping[str, str]) -> Mapping[str, float | str]:
     """The same quantities in machine code."""
     units = sorted(set(re.findall(r"H\w*MMA", row["products"])))
-    loads, stores = float(row["local_load_bytes"]), float(row["local_store_bytes"])
-    copies, into_registers = float(row["global_asynchronous"]), float(row["global_synchronous"])
+    loads = float(row["local_load_bytes"])
+    stores = float(row["local_store_bytes"])
+    copies = float(row["global_asynchronous"])
+    into_registers = float(row["global_synchronous"])
     scores = float(row["ex2"]) or 1.0
     work = sum(float(row[name]) for name in ("fp32", "integer", "conversions"))
     return {

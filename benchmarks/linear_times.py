@@ -31,8 +31,19 @@ from iosim.prediction.predictor import predict
 from iosim.readers.timing import pass_time
 
 TABLE = "published_linear_attention.csv"
-COLUMNS = ("table", "gpu", "framework", "version", "kernel", "phase", "batch_size", "seq_len", "num_k_heads",
-           "num_v_heads", "latency_ms")  # fmt: skip
+COLUMNS = (
+    "table",
+    "gpu",
+    "framework",
+    "version",
+    "kernel",
+    "phase",
+    "batch_size",
+    "seq_len",
+    "num_k_heads",
+    "num_v_heads",
+    "latency_ms",
+)
 KERNELS = {
     ("sglang", "chunk_gated_delta_rule"): "gdn",
     ("vllm", "chunk_gated_delta_rule_triton"): "gdn",
@@ -77,14 +88,23 @@ class Row:
         v = self.values
         new = int(v["seq_len"])
         problem = AttentionProblem(
-            batch=int(v["batch_size"]), heads=int(v["num_v_heads"]), kv_heads=int(v["num_k_heads"]), seq_q=new,
-            head_dim=HEAD_DIM, dtype="bf16", mask="causal", layout="bshd",
-        )  # fmt: skip
-        kernel, gpu = KERNELS[v["framework"], v["kernel"]], v["gpu"].replace("_", "-")
-        made = resolve(kernel, problem, load_profile(gpu))
+            batch=int(v["batch_size"]),
+            heads=int(v["num_v_heads"]),
+            kv_heads=int(v["num_k_heads"]),
+            seq_q=new,
+            head_dim=HEAD_DIM,
+            dtype="bf16",
+            mask="causal",
+            layout="bshd",
+        )
+        kernel = KERNELS[v["framework"], v["kernel"]]
+        gpu = v["gpu"].replace("_", "-")
+        resolved = resolve(kernel, problem, load_profile(gpu))
         if v["phase"] == "context":  # of one token, too
-            made = made.with_(options=replace(options_of(made, DeltaOptions), step_tokens=0))
-        return predict(problem, made, gpu, l2_start="warm", launched="graph", **conditions)
+            resolved = resolved.with_(
+                options=replace(options_of(resolved, DeltaOptions), step_tokens=0)
+            )
+        return predict(problem, resolved, gpu, l2_start="warm", launched="graph", **conditions)
 
 
 def shape_hash(values: dict[str, str]) -> str:
@@ -111,13 +131,13 @@ def drawn(folder: Path) -> Iterator[dict[str, str]]:
 def rows() -> list[Row]:
     """The rows of the recorded table; of each cell, in the order of the table, every other one is judged."""
     seen: dict[tuple[str, ...], int] = {}
-    found = []
+    timed_rows = []
     with open(measurements(TABLE), encoding="utf-8", newline="") as file:
         for values in csv.DictReader(file):
             key = tuple(values[name] for name in ("table", "gpu", "framework", "kernel"))
             seen[key] = seen.get(key, 0) + 1
-            found.append(Row(values, judged=seen[key] % 2 == 0))
-    return found
+            timed_rows.append(Row(values, judged=seen[key] % 2 == 0))
+    return timed_rows
 
 
 def predicted(which: Sequence[Row]) -> list[tuple[Row, Prediction]]:
@@ -158,14 +178,18 @@ def _unit(prediction: Prediction) -> str:
 
 def cells(pairs: Sequence[tuple[Row, Prediction]]) -> list[str]:
     """A table of the rows by what was called, who called it and on which GPU."""
-    lines = ["| kernel | phase | framework | GPU | rows | median | median of sizes | p90 |",
-             "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    lines = [
+        "| kernel | phase | framework | GPU | rows | median | median of sizes | p90 |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
+    ]
     for (kernel, phase, framework, gpu), errors in sorted(
         by_cell(pairs, lambda row: row.cell).items()
     ):
         ninth = sorted(map(abs, errors))[int(0.9 * (len(errors) - 1))]
-        lines.append(f"| {kernel} | {phase} | {framework} | {gpu} | {len(errors)} | {_medians(errors)} | "
-                     f"{100 * ninth:.0f} % |")  # fmt: skip
+        lines.append(
+            f"| {kernel} | {phase} | {framework} | {gpu} | {len(errors)} | {_medians(errors)} | "
+            f"{100 * ninth:.0f} % |"
+        )
     return lines
 
 
@@ -173,10 +197,10 @@ def by_cell(
     pairs: Sequence[tuple[Row, Prediction]], key: Callable[[Row], tuple[str, ...]]
 ) -> dict[tuple[str, ...], list[float]]:
     """Errors, predicted over measured less one, by what `key` says of a row."""
-    found: dict[tuple[str, ...], list[float]] = {}
+    errors_by_cell: dict[tuple[str, ...], list[float]] = {}
     for row, prediction in pairs:
-        found.setdefault(key(row), []).append(prediction.time_s / row.seconds - 1)
-    return found
+        errors_by_cell.setdefault(key(row), []).append(prediction.time_s / row.seconds - 1)
+    return errors_by_cell
 
 
 def _medians(errors: Sequence[float], between: str = " | ") -> str:
@@ -210,12 +234,22 @@ def section(pairs: Sequence[tuple[Row, Prediction]]) -> list[str]:
         "| --- | --- | --- | --- | --- |",
     ]
     for gpu in sorted({cell[0] for cell in errors}):
-        told = (errors[gpu, *head] for head in heads)
+        errors_by_gpu = (errors[gpu, *head] for head in heads)
         lines.append(
-            " | ".join([f"| {gpu}", *(f"{_medians(one, ', ')}, {len(one)}" for one in told)]) + " |"
+            " | ".join(
+                [
+                    f"| {gpu}",
+                    *(
+                        f"{_medians(errors_here, ', ')}, {len(errors_here)}"
+                        for errors_here in errors_by_gpu
+                    ),
+                ]
+            )
+            + " |"
         )
     left_out = "; ".join(
-        f"{cell[2]}'s prefill on {cell[3]}, {_medians(one, ', ')}" for cell, one in odd.items()
+        f"{cell[2]}'s prefill on {cell[3]}, {_medians(errors_here, ', ')}"
+        for cell, errors_here in odd.items()
     )
     return [
         *lines,
@@ -236,17 +270,17 @@ def main() -> None:
     parser.add_argument("--draw", type=Path, metavar="FOLDER")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--cells", action="store_true", help="frameworks apart")
-    asked = parser.parse_args()
-    if asked.draw:
+    options = parser.parse_args()
+    if options.draw:
         lines = [
             ",".join(COLUMNS),
-            *(",".join(values[name] for name in COLUMNS) for values in drawn(asked.draw)),
+            *(",".join(values[name] for name in COLUMNS) for values in drawn(options.draw)),
         ]
         write_whole(measurements(TABLE), "\n".join(lines) + "\n")
-    elif asked.fit:
+    elif options.fit:
         fit()
     else:
-        print("\n".join((cells if asked.cells else section)(judged())))
+        print("\n".join((cells if options.cells else section)(judged())))
 
 
 if __name__ == "__main__":

@@ -75,27 +75,36 @@ def attention() -> Iterator[Row]:
                 "seq_len": int(row["tokens"]),
                 "causal": row["causal"] == "1",
             }
-            (made,) = iosim.ring(gpu=GPU, num_gpus=2, kernel="fa2", head_dim=128, dtype="bf16",
-                                 schedule=[METHODS[row["what"]]], **sizes)  # fmt: skip
+            (ring_call,) = iosim.ring(
+                gpu=GPU,
+                num_gpus=2,
+                kernel="fa2",
+                head_dim=128,
+                dtype="bf16",
+                schedule=[METHODS[row["what"]]],
+                **sizes,
+            )
             name = f"{row['what']}, {sizes['heads']} heads, {sizes['seq_len']:,} tokens{', causal' * sizes['causal']}"
-            yield Row(name, float(row["ms"]) / 1e3, made.seconds)
+            yield Row(name, float(row["ms"]) / 1e3, ring_call.seconds)
 
 
 def fit() -> tuple[float, dict[str, float]]:
     """The latency of all, to a microsecond, and by kind the share of NVLink's bandwidth, with the least squares of
     predicted / measured - 1."""
-    points, width = defaultdict(list), load_link("nvlink", load_profile(GPU)).bandwidth_bytes_per_s
-    for what, received, seconds in messages():
-        points[what].append((received / seconds, 1 / seconds))
+    points = defaultdict(list)
+    width = load_link("nvlink", load_profile(GPU)).bandwidth_bytes_per_s
+    for collective, received, seconds in messages():
+        points[collective].append((received / seconds, 1 / seconds))
     best = (np.inf, 0.0, {})
     for latency in np.arange(0, 100e-6, 1e-6):
         squares, shares = 0.0, {}
-        for what, found in points.items():
-            a, left = np.array([x for x, _ in found]), 1 - latency * np.array([y for _, y in found])
-            slope = a @ left / (a @ a)
-            squares += float(((a * slope - left) ** 2).sum())
-            shares[what] = float(1 / slope / width)
-        best = min(best, (squares, float(latency), shares), key=lambda one: one[0])
+        for collective, samples in points.items():
+            a = np.array([x for x, _ in samples])
+            rest = 1 - latency * np.array([y for _, y in samples])
+            slope = a @ rest / (a @ a)
+            squares += float(((a * slope - rest) ** 2).sum())
+            shares[collective] = float(1 / slope / width)
+        best = min(best, (squares, float(latency), shares), key=lambda candidate: candidate[0])
     return best[1:]
 
 
@@ -175,31 +184,33 @@ def main() -> None:
         default=TABLE,
         help="rows to compare with (default: the recorded ones)",
     )
-    asked = parser.parse_args()
-    TABLE = asked.table
-    if asked.fit:
+    options = parser.parse_args()
+    TABLE = options.table
+    if options.fit:
         latency, shares = fit()
         print(
             f"latency_s = {latency:.2g}\n"
-            + "\n".join(f"{what}: {shares[what]:.2f}" for what in COLLECTIVES)
+            + "\n".join(f"{collective}: {shares[collective]:.2f}" for collective in COLLECTIVES)
         )
         return
-    if asked.steps:
+    if options.steps:
         for shares in step_shares():
             print(
                 f"{shares.name:24s} merges {shares.sum_passes:4.1f}x  messages {shares.unhidden:+.0%}"
             )
         return
-    if asked.public:
+    if options.public:
         for row in public():
             print(
                 f"{row.what:60s} {1e3 * row.measured_s:8.2f} ms {1e3 * row.predicted_s:8.2f} ms {row.error:+6.1%}"
             )
         return
     link = load_link("nvlink", load_profile(GPU))
-    made = [Row(f"{what}, {received / MIB:g} MiB", seconds, link.seconds(received, what))
-            for what, received, seconds in messages()]  # fmt: skip
-    for row in (*made, *attention()):
+    link_rows = [
+        Row(f"{collective}, {received / MIB:g} MiB", seconds, link.seconds(received, collective))
+        for collective, received, seconds in messages()
+    ]
+    for row in (*link_rows, *attention()):
         print(
             f"{row.what:48s} {1e3 * row.measured_s:9.3f} ms  {1e3 * row.predicted_s:9.3f} ms  {row.error:+6.1%}"
         )

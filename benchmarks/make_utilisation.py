@@ -32,19 +32,19 @@ Speeds = list[tuple[Point, float]]
 
 def panels() -> list[tuple[str, Speeds]]:
     """Title and points of each panel that has a length axis, fp16 alone."""
-    made: dict[str, Speeds] = {}
+    speeds: dict[str, Speeds] = {}
     for p in points():
         if p.dtype != "fp16" or p.kernel not in KERNELS:
             continue
         mask = "causal" if p.mask == "causal" else "not causal"
         gpu = "H100" if p.gpu.startswith("h100") else "A100"
         words = {"fwd": "forward", "bwd": "backward", "fwd+bwd": "both passes"}[p.passes]
-        made.setdefault(f"{gpu}, {words}, d {p.head_dim}, {mask}", []).append(
+        speeds.setdefault(f"{gpu}, {words}, d {p.head_dim}, {mask}", []).append(
             (p, p.speed(p.predicted()))
         )
     order = ("forward, d", "backward", "both")
     return sorted(
-        made.items(),
+        speeds.items(),
         key=lambda t: (
             next(n for n, w in enumerate(order) if w in t[0]),
             t[0].endswith(", causal"),
@@ -64,7 +64,8 @@ def text(
 def panel(title: str, speeds: Speeds, x0: float, y0: float, top: float) -> Iterator[str]:
     """One panel with its corner at (x0, y0) and `top` TFLOP/s at its upper edge."""
     lengths = sorted({p.seq for p, _ in speeds})
-    low, high = math.log2(lengths[0]), math.log2(lengths[-1])
+    low = math.log2(lengths[0])
+    high = math.log2(lengths[-1])
 
     def x(seq: int) -> float:
         return round(x0 + (math.log2(seq) - low) / (high - low) * WIDTH, 1)
@@ -74,8 +75,10 @@ def panel(title: str, speeds: Speeds, x0: float, y0: float, top: float) -> Itera
 
     yield text(x0, y0 - 10, title, size=12, weight="600")
     for level in range(0, int(top) + 1, STEP):
-        yield f"<line x1='{x0:g}' x2='{x0 + WIDTH:g}' y1='{y(level):g}' y2='{y(level):g}' stroke='{NEUTRAL}' " \
-              "stroke-opacity='0.25'/>"  # fmt: skip
+        yield (
+            f"<line x1='{x0:g}' x2='{x0 + WIDTH:g}' y1='{y(level):g}' y2='{y(level):g}' stroke='{NEUTRAL}' "
+            "stroke-opacity='0.25'/>"
+        )
         yield text(x0 - 6, y(level) + 4, str(level), anchor="end")
     for seq in lengths:
         yield text(x(seq), y0 + HEIGHT + 16, length_text(seq), anchor="middle")
@@ -87,17 +90,17 @@ def panel(title: str, speeds: Speeds, x0: float, y0: float, top: float) -> Itera
         line = " ".join(f"{x(p.seq):g},{y(s):g}" for p, s in mine)
         yield f"<polyline points='{line}' fill='none' stroke='{ink}' stroke-width='2'/>"
         for p, s in mine:
-            told = f"{NAMES[kernel]}, {p.seq:,} tokens: published {p.tflops:g}, predicted {s:.0f} TFLOP/s"
-            yield f"<circle cx='{x(p.seq):g}' cy='{y(p.tflops):g}' r='4' fill='{ink}'><title>{told}</title></circle>"
+            tooltip = f"{NAMES[kernel]}, {p.seq:,} tokens: published {p.tflops:g}, predicted {s:.0f} TFLOP/s"
+            yield f"<circle cx='{x(p.seq):g}' cy='{y(p.tflops):g}' r='4' fill='{ink}'><title>{tooltip}</title></circle>"
 
 
-def svg(shown: Sequence[tuple[str, Speeds]]) -> str:
+def svg(panels_drawn: Sequence[tuple[str, Speeds]]) -> str:
     """All panels in three columns, under one legend."""
     columns = 3
-    rows = -(-len(shown) // columns)
+    rows = -(-len(panels_drawn) // columns)
     width = LEFT + columns * (WIDTH + GAP)
     height = TOP + rows * (HEIGHT + GAP + 10)
-    top = max(max(p.tflops, s) for _, speeds in shown for p, s in speeds)
+    top = max(max(p.tflops, s) for _, speeds in panels_drawn for p, s in speeds)
     top = -(-top // STEP) * STEP
     parts = [
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' height='{height}' "
@@ -118,8 +121,9 @@ def svg(shown: Sequence[tuple[str, Speeds]]) -> str:
         )
         parts.append(f"<circle cx='{x + 9}' cy='38' r='4' fill='{ink}'/>")
         parts.append(text(x + 24, 42, NAMES[kernel]))
-    for n, (title, speeds) in enumerate(shown):
-        x0, y0 = LEFT + n % columns * (WIDTH + GAP), TOP + n // columns * (HEIGHT + GAP + 10)
+    for n, (title, speeds) in enumerate(panels_drawn):
+        x0 = LEFT + n % columns * (WIDTH + GAP)
+        y0 = TOP + n // columns * (HEIGHT + GAP + 10)
         parts += panel(title, speeds, x0, y0, top)
     return "\n".join([*parts, "</svg>"]) + "\n"
 

@@ -39,36 +39,37 @@ def one_set(dirty_ways: float = DIRTY_WAYS) -> L2Model:
     return replace(model(load_profile("h200-sxm")), sets=1, dirty_ways=dirty_ways)
 
 
-def place(made: L2Model, order: str, then: int, asked: str) -> str:
+def place(model: L2Model, order: str, then: int, line: str) -> str:
     """Where the model has the line that is asked for."""
-    l2 = L2(made, np.full(LINES, made.line_bytes, dtype=np.int32), np.zeros(LINES, dtype=np.uint8))
+    l2 = L2(
+        model, np.full(LINES, model.line_bytes, dtype=np.int32), np.zeros(LINES, dtype=np.uint8)
+    )
     home = l2.samples.home
     sides: Any = KERNEL.Sides(np.flatnonzero(home == 0), np.flatnonzero(home == 1), 0.0, 0.0)
-    lines, steps = (
-        np.array(n) for n in sides.test(order, then, asked, np.random.default_rng(SEED))
-    )
-    mode, side = (
-        (steps == KERNEL.STEPS["store"]).astype(np.uint8),
-        np.zeros(lines.size, dtype=np.uint8),
-    )
+    lines, steps = (np.array(n) for n in sides.test(order, then, line, np.random.default_rng(SEED)))
+    mode = (steps == KERNEL.STEPS["store"]).astype(np.uint8)
+    side = np.zeros(lines.size, dtype=np.uint8)
     l2.access(mode[:-1], lines[:-1], side[:-1])
-    read, crossed = sum(l2.counts()[0]), int(l2.state.fabric)
+    read = sum(l2.counts()[0])
+    crossed = int(l2.state.fabric)
     l2.access(mode[-1:], lines[-1:], side[-1:])
     if sum(l2.counts()[0]) > read:
         return "memory"
     return "far" if int(l2.state.fabric) > crossed else "near"
 
 
-def played(rows: pd.DataFrame, made: L2Model) -> pd.DataFrame:
+def played(rows: pd.DataFrame, model: L2Model) -> pd.DataFrame:
     """The rows with `model`: where it has the line."""
-    asked = zip(rows.order, rows.then, rows.asked, strict=True)
-    return rows.assign(model=[place(made, order, int(then), line) for order, then, line in asked])
+    cases = zip(rows.order, rows.then, rows.asked, strict=True)
+    return rows.assign(model=[place(model, order, int(then), line) for order, then, line in cases])
 
 
 def table(rows: pd.DataFrame) -> str:
     """Markdown: a line a question."""
-    lines = ["| loads and stores | line | last found near after, GPU | model | after that, GPU | model |",
-             "| --- | --- | ---: | ---: | --- | --- |"]  # fmt: skip
+    lines = [
+        "| loads and stores | line | last found near after, GPU | model | after that, GPU | model |",
+        "| --- | --- | ---: | ---: | --- | --- |",
+    ]
     for (order, line), several in rows.groupby(["order", "asked"], sort=False):
         near = [several.then[several[by] == "near"] for by in ("found", "model")]
         last = [str(n.max()) if len(n) else "never" for n in near]
@@ -80,9 +81,12 @@ def table(rows: pd.DataFrame) -> str:
 def main() -> None:
     rows = played(recorded(asked_gpu(__doc__)), one_set())
     print(table(rows))
-    same, agreed = rows[list(PLACES)].max(axis=1) == rows.sets, rows.found == rows.model
-    print(f"\n{len(rows)} questions to {rows.sets.max()} sets; {same.mean():.1%} were answered alike by all of them, "
-          f"{agreed.mean():.1%} as by the model.")  # fmt: skip
+    same = rows[list(PLACES)].max(axis=1) == rows.sets
+    agreed = rows.found == rows.model
+    print(
+        f"\n{len(rows)} questions to {rows.sets.max()} sets; {same.mean():.1%} were answered alike by all of them, "
+        f"{agreed.mean():.1%} as by the model."
+    )
 
 
 if __name__ == "__main__":

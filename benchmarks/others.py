@@ -109,31 +109,45 @@ def prediction(row: dict[str, str]) -> Prediction:
 
 def timed(rows: Sequence[dict[str, str]]) -> tuple[list[Timed], list[tuple[str, str, str]]]:
     """Predicted times beside those of the rows, and (file, GPU, reason) of rows that are refused."""
-    found, refused = [], []
+    timed_rows, refused = [], []
     for row in progress("predicting")(rows):
         try:
             p = prediction(row)
         except InputError as error:
             refused.append((row["file"], row["gpu"], str(error).split(";")[0]))
             continue
-        found.append(Timed(row["file"], row["gpu"], row["kernel"], f"{row['phase']} {row.get('pass') or 'fwd'}",
-                           row["l2_start"], p.time_s / float(row["seconds"]) - 1))  # fmt: skip
-    return found, refused
+        timed_rows.append(
+            Timed(
+                row["file"],
+                row["gpu"],
+                row["kernel"],
+                f"{row['phase']} {row.get('pass') or 'fwd'}",
+                row["l2_start"],
+                p.time_s / float(row["seconds"]) - 1,
+            )
+        )
+    return timed_rows, refused
 
 
 def counted() -> list[tuple[str, str, int, int]]:
     """(start, tokens, measured, predicted) DRAM bytes of each row of the A30's counters."""
-    found, known = [], {}
+    rows_counted, known = [], {}
     for r in table("published_a30_fa2.csv"):
         key = (r["seq"], r["window"], r["causal"], r["l2_start"])
         if key not in known:
             problem = AttentionProblem(
-                heads=32, kv_heads=8, seq_q=int(r["seq"]), head_dim=128, dtype="fp16", mask="window",
-                window=int(r["window"]), window_right=0 if r["causal"] == "1" else int(r["window"]),
-            )  # fmt: skip
+                heads=32,
+                kv_heads=8,
+                seq_q=int(r["seq"]),
+                head_dim=128,
+                dtype="fp16",
+                mask="window",
+                window=int(r["window"]),
+                window_right=0 if r["causal"] == "1" else int(r["window"]),
+            )
             known[key] = predict(problem, "flash-attn", "a30", l2_start=r["l2_start"]).total("hbm")
-        found.append((r["l2_start"], r["seq"], SECTOR * int(r["dram_sectors"]), known[key]))
-    return found
+        rows_counted.append((r["l2_start"], r["seq"], SECTOR * int(r["dram_sectors"]), known[key]))
+    return rows_counted
 
 
 def percent(values: Iterable[float]) -> str:
@@ -164,13 +178,13 @@ def counters_section() -> list[str]:
             mine = [(m, p) for s, n, m, p in rows if (s, n) == (start, tokens)]
             spans = [f"{min(v) / 1e6:.1f} to {max(v) / 1e6:.1f}" for v in zip(*mine, strict=True)]
             errors = [abs(p / m - 1) for m, p in mine]
-            shown = (
+            counted_rows = (
                 ("-", "-")
                 if (start, tokens) == ("warm", "512")
                 else (percent(errors), f"{100 * max(errors):.1f} %")
             )
             lines.append(
-                f"| {start} | {int(tokens):,} | {len(mine)} | {spans[0]} | {spans[1]} | {shown[0]} | {shown[1]} |"
+                f"| {start} | {int(tokens):,} | {len(mine)} | {spans[0]} | {spans[1]} | {counted_rows[0]} | {counted_rows[1]} |"
             )
     return lines
 
@@ -213,8 +227,8 @@ def hits_section() -> list[str]:
         p = predict(problem, resolve("hipkittens", problem, GPU, Overrides(**settings)), GPU)
         assert p.side is not None
         assert p.l2_hit_rate is not None
-        moved = f"{bytes_text(p.side.read)} | {bytes_text(p.hbm.read)}"
-        lines.append(f"| {order} | {measured} | {100 * p.l2_hit_rate:.1f} % | {moved} |")
+        cells_text = f"{bytes_text(p.side.read)} | {bytes_text(p.hbm.read)}"
+        lines.append(f"| {order} | {measured} | {100 * p.l2_hit_rate:.1f} % | {cells_text} |")
     return lines
 
 
@@ -232,9 +246,9 @@ def multicast_section() -> list[str]:
         "",
         "| CTAs that load the same | slices serve SMs | slices, in all | HBM | into SMs |",
         "| --- | ---: | ---: | ---: | ---: |",
-    ]  # fmt: skip
+    ]
     rows = [r for r in table("published_b200_multicast.csv") if int(r["tile_bytes"]) >= LEAST_TILE]
-    for mode, said in LOADED.items():
+    for mode, text in LOADED.items():
         for cluster, sharing in sorted(
             {(int(r["cluster"]), int(r["sharing"])) for r in rows if r["mode"] == mode}
         ):
@@ -249,11 +263,11 @@ def multicast_section() -> list[str]:
                 for name in ("slice_bytes", "slice_all_bytes", "dram_read_bytes")
             ]
             rate = max(int(r["into_sm_bytes"]) / int(r["time_ns"]) for r in mine) / 1e3
-            lines.append(f"| {said.format(sharing)} | {' | '.join(cells)} | {rate:.1f} TB/s |")
+            lines.append(f"| {text.format(sharing)} | {' | '.join(cells)} | {rate:.1f} TB/s |")
     return [*lines, ""]
 
 
-def times_section(found: Sequence[Timed]) -> list[str]:
+def times_section(timed_rows: Sequence[Timed]) -> list[str]:
     lines = [
         "",
         "## Times",
@@ -267,16 +281,18 @@ def times_section(found: Sequence[Timed]) -> list[str]:
         "| file | GPU | kernel | phase | L2 | rows | median | median of sizes | p90 |",
         "| --- | --- | --- | --- | --- | ---: | ---: | ---: | ---: |",
     ]
-    groups = dict.fromkeys((t.file, t.gpu, t.kernel, t.phase, t.start) for t in found)
+    groups = dict.fromkeys((t.file, t.gpu, t.kernel, t.phase, t.start) for t in timed_rows)
     for group in sorted(groups):
         errors = sorted(
-            t.error for t in found if (t.file, t.gpu, t.kernel, t.phase, t.start) == group
+            t.error for t in timed_rows if (t.file, t.gpu, t.kernel, t.phase, t.start) == group
         )
         sizes = sorted(map(abs, errors))
         ninth = sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))]
         file = group[0].removeprefix("attention_latency_").removesuffix(".csv")
-        lines.append(f"| {file} | {' | '.join(group[1:])} | {len(errors)} | {signed(errors)} | {percent(sizes)} | "
-                     f"{100 * ninth:.0f} % |")  # fmt: skip
+        lines.append(
+            f"| {file} | {' | '.join(group[1:])} | {len(errors)} | {signed(errors)} | {percent(sizes)} | "
+            f"{100 * ninth:.0f} % |"
+        )
     lines += ["", "What is true of all rows of a file:", ""]
     return lines + [f"- {file}: {text}." for file, text in FILES.items()]
 
@@ -285,8 +301,8 @@ def left_out_section(refused: Sequence[tuple[str, str, str]]) -> list[str]:
     counts = {
         (r["file"], r["gpu"], r["reason"]): int(r["rows"]) for r in table("published_left_out.csv")
     }
-    for one in refused:
-        counts[one] = counts.get(one, 0) + 1
+    for why in refused:
+        counts[why] = counts.get(why, 0) + 1
     lines = [
         "",
         "## Rows left out",
@@ -320,13 +336,13 @@ def sparse_section() -> list[str]:
 
 def text(left_out: bool = False) -> str:
     """The page; with the rows that were left out, if asked."""
-    found, refused = timed(table("published_attention_times.csv"))
-    same = [abs(t.error) for t in found if t.file in SAME_KERNEL and t.gpu != "l4"]
-    rest = [abs(t.error) for t in found if t.file not in SAME_KERNEL or t.gpu == "l4"]
+    timed_rows, refused = timed(table("published_attention_times.csv"))
+    same = [abs(t.error) for t in timed_rows if t.file in SAME_KERNEL and t.gpu != "l4"]
+    rest = [abs(t.error) for t in timed_rows if t.file not in SAME_KERNEL or t.gpu == "l4"]
     lines = [
         "# What others measured",
         "",
-        f"HBM bytes of FlashAttention-2 on an A30 are within 6 % cold and 10 % or 2 MB warm. Of {len(found)} "
+        f"HBM bytes of FlashAttention-2 on an A30 are within 6 % cold and 10 % or 2 MB warm. Of {len(timed_rows)} "
         f"times, the {len(same)} of",
         f"kernels that the catalog has, timed by themselves, are off by {percent(same)} (median). Times "
         "of older stacks, of other",
@@ -340,7 +356,7 @@ def text(left_out: bool = False) -> str:
         "",
     ]
     lines += [*counters_section(), *hand_written_section(), *hits_section(), *multicast_section()]
-    lines += [*sparse_section(), *times_section(found)]
+    lines += [*sparse_section(), *times_section(timed_rows)]
     lines += linear_times.section(linear_times.judged())
     lines += stack_times.section()
     return "\n".join([*lines, *(left_out_section(refused) if left_out else ())]) + "\n"

@@ -60,21 +60,30 @@ def own_sweeps() -> Iterator[Sweep]:
                 ).append(r)
     for (heads, seq, head_dim, causal), rows in problems.items():
         problem = AttentionProblem(
-            heads=int(heads), seq_q=int(seq), head_dim=int(head_dim), dtype="bf16",
+            heads=int(heads),
+            seq_q=int(seq),
+            head_dim=int(head_dim),
+            dtype="bf16",
             mask="causal" if causal == "1" else "none",
-        )  # fmt: skip
+        )
         measured = {_tile(r, "block_q", "block_k"): float(r["seconds"]) * 1e3 for r in rows}
         ranked = [c.tile for c in pick_tiles(problem, GPU, library=False).candidates]
         free = _free_of_spills(problem, measured)
         before = [c.tile for c in pick_tiles(problem, GPU, library=False, reports=free).candidates]
-        yield Sweep("iosim's own", problem, measured, sum(int(r["spill_store_bytes"] or 0) > 0 for r in rows),
-                    [t for t in ranked if t in measured], [t for t in before if t in measured])  # fmt: skip
+        yield Sweep(
+            "iosim's own",
+            problem,
+            measured,
+            sum(int(r["spill_store_bytes"] or 0) > 0 for r in rows),
+            [t for t in ranked if t in measured],
+            [t for t in before if t in measured],
+        )
 
 
 def _free_of_spills(problem: AttentionProblem, tiles: Iterable[Tile]) -> dict[Tile, BuildReport]:
     """The recorded builds, as if spills took nothing."""
-    found = {tile: build_report(problem, tile, load_profile(GPU)) for tile in tiles}
-    return {tile: replace(r, frame_bytes=0) for tile, r in found.items() if r is not None}
+    reports = {tile: build_report(problem, tile, load_profile(GPU)) for tile in tiles}
+    return {tile: replace(r, frame_bytes=0) for tile, r in reports.items() if r is not None}
 
 
 def triton_sweep() -> Sweep:
@@ -82,9 +91,14 @@ def triton_sweep() -> Sweep:
     with measurements("triton_tiles_d64_time.csv").open(newline="", encoding="utf-8") as file:
         rows = [r for r in csv.DictReader(file) if r["BM"]]
     problem = AttentionProblem(heads=32, seq_q=4096, head_dim=64, dtype="bf16")
-    return _triton("Triton", problem, [
-        (_tile(r, "BM", "BN"), float(r["ms"]), _report(r, "regs", "spills", "smem")) for r in rows
-    ])  # fmt: skip
+    return _triton(
+        "Triton",
+        problem,
+        [
+            (_tile(r, "BM", "BN"), float(r["ms"]), _report(r, "regs", "spills", "smem"))
+            for r in rows
+        ],
+    )
 
 
 def autotuned() -> Iterator[Sweep]:
@@ -96,13 +110,25 @@ def autotuned() -> Iterator[Sweep]:
                 problems.setdefault(tuple(r[name] for name in PROBLEM), []).append(r)
     for (kernel, heads, kv_heads, seq, head_dim, causal, dtype), rows in problems.items():
         problem = AttentionProblem(
-            heads=int(heads), kv_heads=int(kv_heads), seq_q=int(seq), head_dim=int(head_dim), dtype=dtype,
+            heads=int(heads),
+            kv_heads=int(kv_heads),
+            seq_q=int(seq),
+            head_dim=int(head_dim),
+            dtype=dtype,
             mask="causal" if causal == "1" else "none",
-        )  # fmt: skip
-        yield _triton(f"Triton, {kernel}", problem, [
-            (_tile(r, "block_m", "block_n"), float(r["ms"]), _report(r, "registers", "spilled_words", "smem_bytes"))
-            for r in rows
-        ])  # fmt: skip
+        )
+        yield _triton(
+            f"Triton, {kernel}",
+            problem,
+            [
+                (
+                    _tile(r, "block_m", "block_n"),
+                    float(r["ms"]),
+                    _report(r, "registers", "spilled_words", "smem_bytes"),
+                )
+                for r in rows
+            ],
+        )
 
 
 def _triton(
@@ -138,10 +164,15 @@ def _tile(row: dict[str, str], block_q: str, block_k: str) -> Tile:
 def rows(sweeps: list[Sweep]) -> Iterator[list[Any]]:
     for s in sweeps:
         p, first = s.problem, s.reported[0]
-        what = f"{s.name}: {p.heads} heads x {p.seq_q:,}, head_dim {p.head_dim}, {p.mask}"
-        yield [what, f"{len(s.measured)} ({s.spilling})",
-               f"{first} {first.warps} warps {first.stages} stages", f"{s.share(s.reported):.3f}",
-               f"{s.share(s.reported, FEW):.3f}", f"{s.share(s.before):.3f}"]  # fmt: skip
+        label = f"{s.name}: {p.heads} heads x {p.seq_q:,}, head_dim {p.head_dim}, {p.mask}"
+        yield [
+            label,
+            f"{len(s.measured)} ({s.spilling})",
+            f"{first} {first.warps} warps {first.stages} stages",
+            f"{s.share(s.reported):.3f}",
+            f"{s.share(s.reported, FEW):.3f}",
+            f"{s.share(s.before):.3f}",
+        ]
     shares = [s.share(s.reported) for s in sweeps]
     bare = [s.share(s.before) for s in sweeps]
     fours = [s.share(s.reported, FEW) for s in sweeps]
@@ -150,8 +181,14 @@ def rows(sweeps: list[Sweep]) -> Iterator[list[Any]]:
 
 
 def page(sweeps: list[Sweep]) -> str:
-    head = ["problem", "tiles (that spill)", "first pick", "its speed over the best's", f"best of the first {FEW}",
-            "first pick were spills free"]  # fmt: skip
+    head = [
+        "problem",
+        "tiles (that spill)",
+        "first pick",
+        "its speed over the best's",
+        f"best of the first {FEW}",
+        "first pick were spills free",
+    ]
     lines = [
         f"| {' | '.join(map(str, cells))} |"
         for cells in (head, ["---"] * 3 + ["---:"] * 3, *rows(sweeps))
@@ -171,23 +208,36 @@ def autotuning() -> str:
     with measurements("h200_triton_autotune.csv").open(newline="", encoding="utf-8") as file:
         for r in csv.DictReader(file):
             problems.setdefault(tuple(r[name] for name in PROBLEM), []).append(r)
-    head = ["kernel and problem", "configurations", "compiled", "seconds for all", "seconds for those kept",
-            "speed over the best's"]  # fmt: skip
+    head = [
+        "kernel and problem",
+        "configurations",
+        "compiled",
+        "seconds for all",
+        "seconds for those kept",
+        "speed over the best's",
+    ]
     lines = [head, ["---"] + ["---:"] * 5]
     for (kernel, heads, kv_heads, seq, head_dim, causal, dtype), rows in problems.items():
         picked = next(float(r["pruned_ms"]) for r in rows if r["pruned_ms"])
         best = min(float(r["ms"]) for r in rows if r["ms"])
         mask = "causal" if causal == "1" else "full"
-        lines.append([
-            f"{kernel}: {heads} heads ({kv_heads}) x {int(seq):,}, head_dim {head_dim}, {mask}, {dtype}",
-            str(len(rows)), str(sum(r["kept"] == "1" for r in rows)), f"{float(rows[0]['all_s']):.1f}",
-            f"{float(rows[0]['pruned_s']):.1f}", f"{best / picked:.3f}",
-        ])  # fmt: skip
+        lines.append(
+            [
+                f"{kernel}: {heads} heads ({kv_heads}) x {int(seq):,}, head_dim {head_dim}, {mask}, {dtype}",
+                str(len(rows)),
+                str(sum(r["kept"] == "1" for r in rows)),
+                f"{float(rows[0]['all_s']):.1f}",
+                f"{float(rows[0]['pruned_s']):.1f}",
+                f"{best / picked:.3f}",
+            ]
+        )
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 IBM = "ibm-triton"
-BLOCKS, WARPS, STAGES = (16, 32, 64, 128, 256), (2, 4, 8), (1, 2, 4, 6, 8)
+BLOCKS = (16, 32, 64, 128, 256)
+WARPS = (2, 4, 8)
+STAGES = (1, 2, 4, 6, 8)
 """Of published configurations, no more keys than rows; whether values are loaded early is not of the model."""
 LEFT_OUT, LEAST_KEYS = 64, 32
 """Rows of a tile that were not tried on an H100, and the fewest keys."""
@@ -207,9 +257,13 @@ def published() -> Iterator[list[str]]:
     for r in rows:
         profile = load_profile(r["gpu"])
         problem = AttentionProblem(
-            heads=int(r["heads"]), kv_heads=int(r["kv_heads"]), seq_q=int(r["seq"]), head_dim=int(r["head_dim"]),
-            dtype="fp16", mask="causal" if r["causal"] == "1" else "none",
-        )  # fmt: skip
+            heads=int(r["heads"]),
+            kv_heads=int(r["kv_heads"]),
+            seq_q=int(r["seq"]),
+            head_dim=int(r["head_dim"]),
+            dtype="fp16",
+            mask="causal" if r["causal"] == "1" else "none",
+        )
         best = tuple(int(r[name]) for name in ("block_m", "block_n", "num_warps"))
         times: dict[tuple[int, ...], float] = {}
         tried = [
@@ -224,12 +278,19 @@ def published() -> Iterator[list[str]]:
             problem, configured(Config(*best, int(r["num_stages"])), problem, profile, IBM), profile
         )
         predicted_s = call.time(call.counted + call.capacity("warm"), IN_A_GRAPH).total_s
-        yield [r["gpu"], f"{problem.seq_q:,}", str(problem.kv_heads), f"{best[0]}x{best[1]}", str(best[2]),
-               f"{place} of {len(times)}", f"{predicted_s * 1e3 / float(r['best_ms']):.2f}"]  # fmt: skip
+        yield [
+            r["gpu"],
+            f"{problem.seq_q:,}",
+            str(problem.kv_heads),
+            f"{best[0]}x{best[1]}",
+            str(best[2]),
+            f"{place} of {len(times)}",
+            f"{predicted_s * 1e3 / float(r['best_ms']):.2f}",
+        ]
 
 
 def published_page() -> str:
-    found = list(published())
+    picked_rows = list(published())
     head = [
         "GPU",
         "tokens",
@@ -239,10 +300,10 @@ def published_page() -> str:
         "its place",
         "predicted over measured",
     ]
-    lines = [head, ["---"] * 2 + ["---:"] * 5, *found]
-    for gpu in dict.fromkeys(row[0] for row in found):
-        places = [int(row[5].split()[0]) for row in found if row[0] == gpu]
-        ratio = statistics.median(float(row[6]) for row in found if row[0] == gpu)
+    lines = [head, ["---"] * 2 + ["---:"] * 5, *picked_rows]
+    for gpu in dict.fromkeys(row[0] for row in picked_rows):
+        places = [int(row[5].split()[0]) for row in picked_rows if row[0] == gpu]
+        ratio = statistics.median(float(row[6]) for row in picked_rows if row[0] == gpu)
         among = f"{sum(p <= FIVE for p in places)} of {len(places)} among {FIVE}"
         lines.append([gpu, "", "", "", "", among, f"{ratio:.2f}"])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -59,7 +59,7 @@ def recorded(implementation: str, p: AttentionProblem) -> tuple[int, ...]:
 
 def rows(gpu: str = "h200") -> list[Row]:
     """A row a problem, in the order of the table."""
-    made = []
+    rows_placed = []
     for key, table in measured(gpu).groupby(PROBLEM, sort=False):
         implementation, batch, heads, seq, head_dim, causal = key
         mask = "causal" if causal else "none"
@@ -73,25 +73,39 @@ def rows(gpu: str = "h200") -> list[Row]:
             mask=mask,
         )
         read = table.hbm_read
-        one, other = (float(table[table.place == place].hbm_read.iloc[0]) for place in SAME)
+        first, other = (float(table[table.place == place].hbm_read.iloc[0]) for place in SAME)
         predicted = float(predict(p, implementation, gpu).total("hbm", "read"))
         known = recorded(implementation, p) if gpu == "h200" else ()
-        made.append(Row(implementation, p, float(read.min()), float(read.median()), float(read.max()),
-                        abs(one / other - 1), known, predicted))  # fmt: skip
-    return made
+        rows_placed.append(
+            Row(
+                implementation,
+                p,
+                float(read.min()),
+                float(read.median()),
+                float(read.max()),
+                abs(first / other - 1),
+                known,
+                predicted,
+            )
+        )
+    return rows_placed
 
 
-def table(made: list[Row]) -> str:
+def table(rows_placed: list[Row]) -> str:
     """Markdown, MB."""
-    lines = ["| HBM reads, MB | least | median | largest | apart | recorded | predicted | of the median |",
-             "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"]  # fmt: skip
-    for row in made:
+    lines = [
+        "| HBM reads, MB | least | median | largest | apart | recorded | predicted | of the median |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows_placed:
         mb = [
             f"{n / 1e6:,.0f}"
             for n in (row.least, row.median, row.largest, row.predicted, *row.recorded)
         ]
-        lines.append(f"| {row.name} | {mb[0]} | {mb[1]} | {mb[2]} | {row.apart:.1%} | {', '.join(mb[4:])} | {mb[3]} | "
-                     f"{row.predicted / row.median:.2f} |")  # fmt: skip
+        lines.append(
+            f"| {row.name} | {mb[0]} | {mb[1]} | {mb[2]} | {row.apart:.1%} | {', '.join(mb[4:])} | {mb[3]} | "
+            f"{row.predicted / row.median:.2f} |"
+        )
     return "\n".join(lines)
 
 

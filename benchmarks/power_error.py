@@ -23,8 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from iosim import load_profile
-from iosim.hardware.profile import HardwareProfile
+from iosim import HardwareProfile, load_profile
 from iosim.readers.timing.energy import (
     AWAKE_SHARE,
     CONSTANTS,
@@ -52,18 +51,18 @@ def board(row: dict[str, str], exponent: float | None = None) -> tuple[float, fl
         of = replace(of, exponent=exponent)
     half, operations = 1e9 * float(row["gb_per_s"]) / 2, 1e9 * float(row["gflop_per_s"])
     done = Activity(half, half, half, half, warp_instructions=operations / WARP_OPERATIONS)
-    found = energy_j(done, of, 1e6 * float(row["sm_mhz"]), 1.0)
-    return float(row["power_w"]) - found["awake"], sum(found.values()) - found["awake"]
+    energy = energy_j(done, of, 1e6 * float(row["sm_mhz"]), 1.0)
+    return float(row["power_w"]) - energy["awake"], sum(energy.values()) - energy["awake"]
 
 
 def exponent_asked(rows: list[dict[str, str]]) -> tuple[float, float]:
     """The exponent with the least mean error over these rows, behind the factor that they ask for with it; the error."""
-    found = {}
+    exponents = {}
     for exponent in EXPONENTS:
         measured, predicted = np.array([board(row, exponent) for row in rows]).T
         scale = float(np.median(measured / predicted))
-        found[float(np.mean(np.abs(scale * predicted / measured - 1)))] = exponent
-    return found[min(found)], min(found)
+        exponents[float(np.mean(np.abs(scale * predicted / measured - 1)))] = exponent
+    return exponents[min(exponents)], min(exponents)
 
 
 def left_on_chip(profile: HardwareProfile) -> float:
@@ -86,20 +85,22 @@ def main() -> None:
     for gpu in dict.fromkeys(row["gpu"] for row in rows):
         factor = load_profile(gpu).need("energy_factor") if gpu != TEMPLATE else 1.0
         measured, predicted = np.array([board(row) for row in rows if row["gpu"] == gpu]).T
-        asked = factor * np.median(measured[::2] / predicted[::2])
+        needed = factor * np.median(measured[::2] / predicted[::2])
         ratio = (predicted / measured)[1::2]
-        print(f"| {gpu} | {len(measured)} | {factor:g} | {asked:.2f} "
-              f"| {ratio.min():.2f} | {np.median(ratio):.2f} | {ratio.max():.2f} |")  # fmt: skip
+        print(
+            f"| {gpu} | {len(measured)} | {factor:g} | {needed:.2f} "
+            f"| {ratio.min():.2f} | {np.median(ratio):.2f} | {ratio.max():.2f} |"
+        )
     print("\n| GPU | exponent of the clock | odd rows ask for |\n| --- | ---: | ---: |")
     for gpu in dict.fromkeys(row["gpu"] for row in rows):
-        own = [row for row in rows if row["gpu"] == gpu]
-        clocks = [float(row["sm_mhz"]) for row in own]
+        of_gpu = [row for row in rows if row["gpu"] == gpu]
+        clocks = [float(row["sm_mhz"]) for row in of_gpu]
         if max(clocks) > CLOCKS_APART * min(clocks):
-            taken, (asked, _) = (
+            taken, (needed, _) = (
                 load_profile(gpu).need("energy_clock_exponent"),
-                exponent_asked(own[::2]),
+                exponent_asked(of_gpu[::2]),
             )
-            print(f"| {gpu} | {taken:g} | {asked:g} |")
+            print(f"| {gpu} | {taken:g} | {needed:g} |")
     print("\n| GPU | on_chip_energy_share | its power leaves |\n| --- | ---: | ---: |")
     for profile in map(load_profile, SAME_CHIP):
         share = profile.on_chip_energy_share or 1.0

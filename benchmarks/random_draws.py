@@ -141,11 +141,11 @@ def near(residual: Residual) -> bool:
 def statistics(residuals: Sequence[Residual]) -> list[str]:
     """Launches, those of 2 MB and more, their median, 95th percentile and most, and the share of all that is near."""
     errors = [r.error for r in residuals if r.error is not None]
-    shown = [_percent(f(errors)) if errors else "-" for f in (np.median, _p95, np.max)]
+    cells = [_percent(f(errors)) if errors else "-" for f in (np.median, _p95, np.max)]
     return [
         f"{len(residuals):,}",
         f"{len(errors):,}",
-        *shown,
+        *cells,
         _percent(float(np.mean([near(r) for r in residuals]))),
     ]
 
@@ -159,32 +159,32 @@ def _percent(share: float) -> str:
 
 
 def by_group(all_drawn: Iterable[Drawn], quantity: str) -> dict[Group, list[Residual]]:
-    found: dict[Group, list[Residual]] = defaultdict(list)
-    for one in all_drawn:
-        for residual in one.comparison.residuals:
+    by_group_errors: dict[Group, list[Residual]] = defaultdict(list)
+    for drawn in all_drawn:
+        for residual in drawn.comparison.residuals:
             if residual.quantity == quantity:
-                found[group(residual, one.gpu)].append(residual)
-    return dict(sorted(found.items()))
+                by_group_errors[group(residual, drawn.gpu)].append(residual)
+    return dict(sorted(by_group_errors.items()))
 
 
-def call_times(one: Drawn) -> dict[Group, list[float]]:
+def call_times(drawn: Drawn) -> dict[Group, list[float]]:
     """Errors of the times of whole calls, all of whose launches have a prediction."""
-    left_out = {s.row.call for s in one.comparison.skipped}
+    left_out = {s.row.call for s in drawn.comparison.skipped}
     calls: dict[int, list[Residual]] = defaultdict(list)
-    for r in one.comparison.residuals:
+    for r in drawn.comparison.residuals:
         if r.quantity == "time" and r.row.call not in left_out:
             calls[r.row.call].append(r)
-    found: dict[Group, list[float]] = defaultdict(list)
+    errors: dict[Group, list[float]] = defaultdict(list)
     for members in calls.values():
         measured = sum(r.measured for r in members)
         error = sum(r.predicted for r in members) / measured - 1
         short = measured < SHORT_S
-        found[
-            (one.gpu.upper(), "all", "under 30 us") if short else group(members[0], one.gpu)
+        errors[
+            (drawn.gpu.upper(), "all", "under 30 us") if short else group(members[0], drawn.gpu)
         ].append(error)
         if not short:
-            found[one.gpu.upper(), "all", "30 us and longer"].append(error)
-    return found
+            errors[drawn.gpu.upper(), "all", "30 us and longer"].append(error)
+    return errors
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -198,20 +198,20 @@ HEADER = ("GPU", "backend", "pass", "launches", "of 2 MB", "median", "p95", "mos
 def in_short(all_drawn: Sequence[Drawn]) -> list[str]:
     """The page's first table: HBM reads, and the share of all that is near, by backend and pass, GPU after GPU."""
     by_quantity = {quantity: by_group(all_drawn, quantity) for quantity in QUANTITIES}
-    for one in all_drawn:
+    for drawn in all_drawn:
         for quantity, groups in by_quantity.items():
-            groups[one.gpu.upper(), "all", "all"] = [
-                r for r in one.comparison.residuals if r.quantity == quantity
+            groups[drawn.gpu.upper(), "all", "all"] = [
+                r for r in drawn.comparison.residuals if r.quantity == quantity
             ]
     kinds = dict.fromkeys((backend, passes) for _, backend, passes in by_quantity["hbm_read"])
-    gpus = [one.gpu.upper() for one in all_drawn]
+    gpus = [draw.gpu.upper() for draw in all_drawn]
     lines = []
     for kind in sorted(kinds, key=lambda kind: (kind[0] == "all", kind)):
-        each = [
+        errors_of_kind = [
             _short({q: groups.get((gpu, *kind), []) for q, groups in by_quantity.items()})
             for gpu in gpus
         ]
-        lines.append((*kind, *beside(each)))
+        lines.append((*kind, *beside(errors_of_kind)))
     errors = ("HBM read, median error %", "p95 error %", "largest error %")
     near_of = ("HBM read", "HBM write", "SM<->L2 read", "SM<->L2 write")
     shares = (f"{name} within 5 % or 2 MB, % of launches" for name in near_of)
@@ -223,30 +223,34 @@ def _short(of: dict[str, list[Residual]]) -> list[str]:
     errors = [r.error for r in of["hbm_read"] if r.error is not None]
     cells = [f"{100 * f(errors):.2g}" if errors else "-" for f in (np.median, _p95, np.max)]
     for quantity in ("hbm_read", "hbm_write", "l2_read", "l2_write"):
-        found = of[quantity]
-        cells.append(f"{100 * float(np.mean([near(r) for r in found])):.0f}" if found else "-")
+        residuals = of[quantity]
+        cells.append(
+            f"{100 * float(np.mean([near(r) for r in residuals])):.0f}" if residuals else "-"
+        )
     return [str(len(of["hbm_read"])), *cells]
 
 
 def claims(all_drawn: Sequence[Drawn], quantity: str) -> list[str]:
     """The table of a quantity: by GPU, backend and pass, then by GPU, keys that thrash apart."""
-    lines = [(*key, *statistics(found)) for key, found in by_group(all_drawn, quantity).items()]
-    for one in all_drawn:
-        every = [r for r in one.comparison.residuals if r.quantity == quantity]
-        lines.append((one.gpu.upper(), "all", "all", *statistics(every)))
+    lines = [
+        (*key, *statistics(residuals)) for key, residuals in by_group(all_drawn, quantity).items()
+    ]
+    for drawn in all_drawn:
+        every = [r for r in drawn.comparison.residuals if r.quantity == quantity]
+        lines.append((drawn.gpu.upper(), "all", "all", *statistics(every)))
         if quantity.startswith("hbm"):
             thrashing = [r for r in every if r.regime == "thrashing"]
             others = [r for r in every if r.regime != "thrashing"]
-            lines.append((one.gpu.upper(), "all", "keys thrash", *statistics(thrashing)))
-            lines.append((one.gpu.upper(), "all", "all others", *statistics(others)))
+            lines.append((drawn.gpu.upper(), "all", "keys thrash", *statistics(thrashing)))
+            lines.append((drawn.gpu.upper(), "all", "all others", *statistics(others)))
     return table(HEADER, lines)
 
 
 def times(all_drawn: Sequence[Drawn]) -> list[str]:
     """The table of the times of whole calls, GPU after GPU."""
     cells: dict[tuple[str, ...], dict[str, list[str]]] = defaultdict(dict)
-    for one in all_drawn:
-        for (gpu, *kind), errors in call_times(one).items():
+    for drawn in all_drawn:
+        for (gpu, *kind), errors in call_times(drawn).items():
             sizes = np.abs(errors)
             figures = [
                 float(np.mean(sizes)),
@@ -269,7 +273,7 @@ def times(all_drawn: Sequence[Drawn]) -> list[str]:
         f"within {_percent(TIME_AIM)} %",
     )
     lines = [
-        (*kind, *beside(of_gpu.get(one.gpu.upper(), ["-"] * len(words)) for one in all_drawn))
+        (*kind, *beside(of_gpu.get(draw.gpu.upper(), ["-"] * len(words)) for draw in all_drawn))
         for kind, of_gpu in sorted(cells.items())
     ]
     return table(("backend", "pass", *words), lines)
@@ -304,12 +308,16 @@ def beside(rows: Iterable[Sequence[str]]) -> list[str]:
     return ["/".join(cells) for cells in zip(*rows, strict=True)]
 
 
-def missed(all_drawn: Sequence[Drawn], most: int | None) -> list[str]:
+def missed(all_drawn: Sequence[Drawn], limit: int | None) -> list[str]:
     """The launches whose reads are further off than 5 % and 2 MB, the furthest in bytes first."""
-    found = [(abs(r.difference), one.gpu, r) for one in all_drawn for r in one.comparison.residuals
-             if r.quantity in ("hbm_read", "l2_read") and not near(r)]  # fmt: skip
+    residuals = [
+        (abs(r.difference), drawn.gpu, r)
+        for drawn in all_drawn
+        for r in drawn.comparison.residuals
+        if r.quantity in ("hbm_read", "l2_read") and not near(r)
+    ]
     lines = []
-    for _, gpu, r in sorted(found, key=lambda f: -f[0])[:most]:
+    for _, gpu, r in sorted(residuals, key=lambda f: -f[0])[:limit]:
         p = r.problem
         sizes = (
             f"{p.batch} x {p.heads}/{p.kv_heads}, {p.seq_q:,} x {p.seq_k:,}, {p.head_dim}, {p.mask}"
@@ -323,13 +331,13 @@ def missed(all_drawn: Sequence[Drawn], most: int | None) -> list[str]:
 
 def left_out(all_drawn: Sequence[Drawn]) -> list[str]:
     calls: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-    for one in all_drawn:
-        for skipped in one.comparison.skipped:
-            calls[skipped.row.implementation.removeprefix("pytorch_"), skipped.reason][one.gpu].add(
-                skipped.row.call
-            )
+    for drawn in all_drawn:
+        for skipped in drawn.comparison.skipped:
+            calls[skipped.row.implementation.removeprefix("pytorch_"), skipped.reason][
+                drawn.gpu
+            ].add(skipped.row.call)
     counts = (
-        (key, "/".join(str(len(of_gpu[one.gpu])) for one in all_drawn))
+        (key, "/".join(str(len(of_gpu[draw.gpu])) for draw in all_drawn))
         for key, of_gpu in sorted(calls.items())
     )
     return table(("backend", "reason", "calls"), [(*key, count) for key, count in counts])
@@ -338,7 +346,7 @@ def left_out(all_drawn: Sequence[Drawn]) -> list[str]:
 def page(all_drawn: Sequence[Drawn], title: str, brief: bool = False) -> str:
     """The page of some draws; `brief`, without the tables of each quantity, and with the first of the misses."""
     draws = " and ".join(
-        f"{one.calls} on an {one.gpu.upper()} (seed {one.seed})" for one in all_drawn
+        f"{drawn.calls} on an {drawn.gpu.upper()} (seed {drawn.seed})" for drawn in all_drawn
     )
     quantities = () if brief else tuple(QUANTITIES)
     sections: list[tuple[str, Callable[[], list[str]]]] = [

@@ -39,9 +39,9 @@ def measurements(name: str) -> Path:
     return of_experiment if of_experiment.is_file() else ROOT / "kernels" / "measurements" / name
 
 
-def asked_gpu(said: str | None) -> str:
+def asked_gpu(description: str | None) -> str:
     """The GPU on the command line, `h200` or `h100`: which recordings are looked at, and which profile."""
-    parser = argparse.ArgumentParser(description=(said or "").split("\n")[0])
+    parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
     parser.add_argument(
         "--gpu", choices=("h200", "h100"), default="h200", help="recorded on (default: h200)"
     )

@@ -77,8 +77,11 @@ def main() -> None:
         read, written = (
             some.traffic.total("hbm", d) / every.traffic.total("hbm", d) for d in ("read", "write")
         )
-        print(f"| {name(*case)} | {quick:.1f} | {slow:.0f} | {read:.3f} | {written:.3f} "
-              f"| {some.seconds / every.seconds:.3f} |", flush=True)  # fmt: skip
+        print(
+            f"| {name(*case)} | {quick:.1f} | {slow:.0f} | {read:.3f} | {written:.3f} "
+            f"| {some.seconds / every.seconds:.3f} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -83,9 +83,9 @@ def main() -> None:
             continue
         off = predicted_s(row, gpu) / float(row["seconds"]) - 1
         tokens = f"{row['seq_q']} x {row['seq_k']}"
-        told = (row[name] for name in ("series", "implementation", "heads"))
+        labels = (row[name] for name in ("series", "implementation", "heads"))
         cells = (
-            *told,
+            *labels,
             tokens,
             row["head_dim"],
             row["mask"],

@@ -74,8 +74,18 @@ def predicted(
         hbm, played = call.capacity("warm"), None
     traffic = call.counted + hbm
     time = call.time(traffic, Conditions(l2_start="warm", launched="graph", clocks=clocks))
-    return Prediction(call=call, traffic=traffic, hbm_bounds=call.bounds, l2_start="warm", method="replay", time=time,
-                      time_specification=time, memory_bytes=memory(call.chain), replay=played, notes=())  # fmt: skip
+    return Prediction(
+        call=call,
+        traffic=traffic,
+        hbm_bounds=call.bounds,
+        l2_start="warm",
+        method="replay",
+        time=time,
+        time_specification=time,
+        memory_bytes=memory(call.chain),
+        replay=played,
+        notes=(),
+    )
 
 
 def rows() -> Iterator[Row]:
@@ -83,22 +93,30 @@ def rows() -> Iterator[Row]:
     replays = Replays()
     with measurements("published_latency.csv").open(newline="", encoding="utf-8") as file:
         for number, r in enumerate(csv.DictReader(file), 1):
-            prefill, gpu, stack = (
-                r["phase"] == "prefill",
-                GPUS[r["gpu"]],
-                read_stack(r["source"].split("/")[0]),
-            )
+            prefill = r["phase"] == "prefill"
+            gpu = GPUS[r["gpu"]]
+            stack = read_stack(r["source"].split("/")[0])
             problem = AttentionProblem(
-                batch=int(r["batch_size"]), heads=int(r["num_heads"]), kv_heads=int(r["num_key_value_heads"]),
-                seq_q=int(r["seq"]) if prefill else 1, seq_k=int(r["seq"]), head_dim=int(r["head_dim"]), dtype="bf16",
-                mask="causal", page_size=stack.page_size,
-            )  # fmt: skip
-            made = predicted(
+                batch=int(r["batch_size"]),
+                heads=int(r["num_heads"]),
+                kv_heads=int(r["num_key_value_heads"]),
+                seq_q=int(r["seq"]) if prefill else 1,
+                seq_k=int(r["seq"]),
+                head_dim=int(r["head_dim"]),
+                dtype="bf16",
+                mask="causal",
+                page_size=stack.page_size,
+            )
+            prediction = predicted(
                 problem, stack.kernel(load_profile(gpu)), gpu, stack.append_kv, replays
             )
             seconds = float(r["latency"]) * 1e-3
             yield Row(
-                number, gpu, r["source"], r["phase"], Timed.of(latency_of(stack, made), seconds)
+                number,
+                gpu,
+                r["source"],
+                r["phase"],
+                Timed.of(latency_of(stack, prediction), seconds),
             )
 
 
@@ -116,8 +134,8 @@ def calibrated(fitted: list[Row], stack: str) -> list[Calibration]:
 
 
 def shown(values: Iterable[float]) -> str:
-    found = list(values)
-    return f"{statistics.fmean(found):.1%}" if found else "-"
+    errors = list(values)
+    return f"{statistics.fmean(errors):.1%}" if errors else "-"
 
 
 def table(all_rows: list[Row]) -> str:
@@ -136,15 +154,19 @@ def table(all_rows: list[Row]) -> str:
         constants = calibrated(odd, members[0].stack)
         for phase in PHASES:
             held = [row.timed for row in even if row.phase == phase]
-            usual = prior(members[0].stack)
-            signed = [one.predicted_s(usual) / one.measured_s - 1 for one in held]
-            fitted = [mean_error(held, found) for found in constants]
-            lines.append(f"| {source} | {gpu} | {phase} | {len(held)} | {shown(map(abs, signed))} | "
-                         f"{statistics.median(signed):+.1%} | {shown(fitted)} |")  # fmt: skip
+            default_constants = prior(members[0].stack)
+            signed = [call.predicted_s(default_constants) / call.measured_s - 1 for call in held]
+            fitted = [mean_error(held, constant) for constant in constants]
+            lines.append(
+                f"| {source} | {gpu} | {phase} | {len(held)} | {shown(map(abs, signed))} | "
+                f"{statistics.median(signed):+.1%} | {shown(fitted)} |"
+            )
             before[phase] += map(abs, signed)
             after[phase] += [statistics.fmean(fitted)] * len(held)
-    lines += [f"| all | all | {phase} | {len(before[phase])} | {shown(before[phase])} | - | {shown(after[phase])} |"
-              for phase in PHASES]  # fmt: skip
+    lines += [
+        f"| all | all | {phase} | {len(before[phase])} | {shown(before[phase])} | - | {shown(after[phase])} |"
+        for phase in PHASES
+    ]
     return "\n".join(lines)
 
 
@@ -164,11 +186,11 @@ def main() -> None:
         "--write", action="store_true", help="write docs/generated/serving-errors.md"
     )
     args = parser.parse_args()
-    found = list(rows())
+    rows_judged = list(rows())
     if args.write:
-        PLACE.write_text(page(found), encoding="utf-8")
+        PLACE.write_text(page(rows_judged), encoding="utf-8")
     else:
-        print(table(found))
+        print(table(rows_judged))
 
 
 if __name__ == "__main__":

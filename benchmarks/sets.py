@@ -80,15 +80,20 @@ def recorded(gpu: str = "h200") -> Recorded:
     with np.load(measurements(f"{gpu}_l2_sets.npz")) as file:
         of_set = np.split(file["lines"].astype(np.int64), np.cumsum(file["count"])[:-1])
         lines = [
-            np.sort(np.append(found, target))
-            for found, target in zip(of_set, file["target"], strict=True)
+            np.sort(np.append(lines, target))
+            for lines, target in zip(of_set, file["target"], strict=True)
         ]
-        counts = np.array([np.bincount(each // LINES, minlength=PAGES) for each in lines])
-        distances = [np.diff(each)[_alone(each // LINES)] for each in lines]
+        counts = np.array([np.bincount(lines // LINES, minlength=PAGES) for lines in lines])
+        distances = [np.diff(lines)[_alone(lines // LINES)] for lines in lines]
         return Recorded(
-            file["ways"].astype(np.int64), lines, counts, np.concatenate(distances), float(np.median(file["hit_cycles"])),
-            float(np.median(file["miss_cycles"])), file["failed"].size,
-        )  # fmt: skip
+            file["ways"].astype(np.int64),
+            lines,
+            counts,
+            np.concatenate(distances),
+            float(np.median(file["hit_cycles"])),
+            float(np.median(file["miss_cycles"])),
+            file["failed"].size,
+        )
 
 
 def _alone(page: Counts) -> npt.NDArray[np.bool_]:
@@ -97,17 +102,18 @@ def _alone(page: Counts) -> npt.NDArray[np.bool_]:
     return (of_page[:-1] == 2) & (page[:-1] == page[1:])
 
 
-def filled(places: Counts, each: int, sets: int) -> Counts:
+def filled(places: Counts, per_set: int, sets: int) -> Counts:
     """Lines by set and page, of one in EVERY sets: a page has TWINS lines in each of `each` sets from its place on."""
     looked_at = np.arange(0, sets, EVERY)[:, None]
-    return TWINS * ((looked_at - places[None, :]) % sets < each).astype(np.int64)
+    return TWINS * ((looked_at - places[None, :]) % sets < per_set).astype(np.int64)
 
 
-def page_places(l2: L2Model, pages: int, each: int, sets: int, placement: int) -> Counts:
+def page_places(l2: L2Model, pages: int, lines_per_page: int, sets: int, placement: int) -> Counts:
     """The first set of each page, which takes `each` of them, in the replay's model."""
-    place, asked = np.empty(pages, dtype=np.int64), sampler(l2)
+    place = np.empty(pages, dtype=np.int64)
+    sample = sampler(l2)
     library().iosim_page_places(
-        ct.addressof(asked), pages, each, max(1, sets), placement, place.ctypes.data
+        ct.addressof(sample), pages, lines_per_page, max(1, sets), placement, place.ctypes.data
     )
     return place
 
@@ -115,8 +121,11 @@ def page_places(l2: L2Model, pages: int, each: int, sets: int, placement: int) -
 def modelled(gpu: str = "h200", pages: int = PAGES, placements: int = PLACEMENTS) -> list[Counts]:
     """Lines by set and page in the replay's model of a GPU, one table per placement."""
     l2 = model(load_profile(gpu))
-    each, sets = LINES // TWINS, l2.sets
-    return [filled(page_places(l2, pages, each, sets, n), each, sets) for n in range(placements)]
+    lines_per_page, sets = LINES // TWINS, l2.sets
+    return [
+        filled(page_places(l2, pages, lines_per_page, sets, n), lines_per_page, sets)
+        for n in range(placements)
+    ]
 
 
 def windows(counts: Counts, pages: int) -> Counts:
@@ -160,10 +169,10 @@ def unevenness(got: Counts) -> float:
     return float(np.var(got) / np.mean(got))
 
 
-def rows_measured(found: Recorded, apart: int, row: int) -> float:
+def rows_measured(recorded_sets: Recorded, apart: int, row: int) -> float:
     """Unevenness of one row of `row` lines in every `apart`, over the recorded sets."""
-    end = LINES * pages_of_rows(found.sets, apart, row)
-    taken = [lines[(lines < end) & (lines % apart // row == 1)] for lines in found.lines]
+    end = LINES * pages_of_rows(recorded_sets.sets, apart, row)
+    taken = [lines[(lines < end) & (lines % apart // row == 1)] for lines in recorded_sets.lines]
     return unevenness(np.array([lines.size for lines in taken]))
 
 
@@ -177,50 +186,58 @@ def rows_modelled(gpu: str, apart: int, row: int) -> float:
     return unevenness(np.bincount(sampled.set[here], minlength=sampled.sets))
 
 
-def about_full(found: Recorded) -> list[tuple[int, int]]:
+def about_full(recorded_sets: Recorded) -> list[tuple[int, int]]:
     """(pages in a row, 0) and (pages of each of two areas, GAP) with about as many lines as the sets have ways."""
-    full = int(WAYS * found.sets / LINES)
+    full = int(WAYS * recorded_sets.sets / LINES)
     return [
         *((n, 0) for n in range(full - 2, full + 4)),
         *((full // 2 + n, GAP) for n in (-1, 0, 1)),
     ]
 
 
-def facts(found: Recorded, gpu: str = "h200") -> str:
+def facts(recorded_sets: Recorded, gpu: str = "h200") -> str:
     """What the recorded sets say, in lines."""
-    size = 2 * found.sets * WAYS * LINE_BYTES
+    size = 2 * recorded_sets.sets * WAYS * LINE_BYTES
     known = load_profile(gpu).need("l2_bytes")
-    share = {n: float(np.mean(found.counts == n)) for n in (0, 2, 4)}
-    low, high = np.percentile(found.distances, [5, 95])
-    return "\n".join([
-        f"{found.ways.size} sets of {found.ways.size + found.failed} looked for; "
-        f"{np.mean(found.ways == WAYS):.1%} have {WAYS} ways.",
-        f"A load takes {found.hit_cycles:.0f} cycles from the L2 and {found.miss_cycles:.0f} from device memory.",
-        f"A set gets {found.lines_of_a_set:,} lines of {PAGES:,} pages: {found.sets:,.0f} sets a partition, "
-        f"{size / 2**20:.1f} MiB in both, {size / known:.1%} of the L2.",
-        f"Of a page, a set gets no line ({share[0]:.1%}), two ({share[2]:.1%}), four ({share[4]:.1%}) "
-        f"or another number ({1 - sum(share.values()):.2%}).",
-        f"Where it gets two, they lie {low:.0f} to {high:.0f} lines apart (5th to 95th percentile).",
-    ])  # fmt: skip
+    share = {n: float(np.mean(recorded_sets.counts == n)) for n in (0, 2, 4)}
+    low, high = np.percentile(recorded_sets.distances, [5, 95])
+    return "\n".join(
+        [
+            f"{recorded_sets.ways.size} sets of {recorded_sets.ways.size + recorded_sets.failed} looked for; "
+            f"{np.mean(recorded_sets.ways == WAYS):.1%} have {WAYS} ways.",
+            f"A load takes {recorded_sets.hit_cycles:.0f} cycles from the L2 "
+            f"and {recorded_sets.miss_cycles:.0f} from device memory.",
+            f"A set gets {recorded_sets.lines_of_a_set:,} lines of {PAGES:,} pages: "
+            f"{recorded_sets.sets:,.0f} sets a partition, "
+            f"{size / 2**20:.1f} MiB in both, {size / known:.1%} of the L2.",
+            f"Of a page, a set gets no line ({share[0]:.1%}), two ({share[2]:.1%}), four ({share[4]:.1%}) "
+            f"or another number ({1 - sum(share.values()):.2%}).",
+            f"Where it gets two, they lie {low:.0f} to {high:.0f} lines apart (5th to 95th percentile).",
+        ]
+    )
 
 
-def tables(found: Recorded, made: list[Counts], gpu: str) -> str:
+def tables(recorded_sets: Recorded, models: list[Counts], gpu: str) -> str:
     """Markdown: variances, shares of sets that are overfull, and rows a power of two apart."""
     lines = [
         "| pages in a row | variance of pairs of lines a set gets, measured | model |",
         "| ---: | ---: | ---: |",
     ]
     for pages in IN_A_ROW:
-        real, mine = variance(found.counts, pages), averaged(made, "variance", pages)
+        real = variance(recorded_sets.counts, pages)
+        mine = averaged(models, "variance", pages)
         lines.append(f"| {pages} | {real:.2f} | {mine:.2f} |")
     lines += [
         "",
         f"| pages | sets that get more than {WAYS} lines, measured | model |",
         "| --- | ---: | ---: |",
     ]
-    for pages, gap in about_full(found):
+    for pages, gap in about_full(recorded_sets):
         name = f"twice {pages}, {gap} apart" if gap else f"{pages} in a row"
-        real, mine = overfull(found.counts, pages, gap), averaged(made, "overfull", pages, gap)
+        real, mine = (
+            overfull(recorded_sets.counts, pages, gap),
+            averaged(models, "overfull", pages, gap),
+        )
         lines.append(f"| {name} | {real:.1%} | {mine:.1%} |")
     lines += [
         "",
@@ -228,17 +245,18 @@ def tables(found: Recorded, made: list[Counts], gpu: str) -> str:
         "| --- | ---: | ---: |",
     ]
     for apart, row in STRIDES:
-        real, mine = rows_measured(found, apart, row), rows_modelled(gpu, apart, row)
+        real = rows_measured(recorded_sets, apart, row)
+        mine = rows_modelled(gpu, apart, row)
         lines.append(f"| {row} of every {apart} lines | {real:.2f} | {mine:.2f} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     gpu = asked_gpu(__doc__)
-    found = recorded(gpu)
-    print(facts(found, gpu))
+    recorded_sets = recorded(gpu)
+    print(facts(recorded_sets, gpu))
     print()
-    print(tables(found, modelled(gpu), gpu))
+    print(tables(recorded_sets, modelled(gpu), gpu))
 
 
 if __name__ == "__main__":

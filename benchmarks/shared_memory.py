@@ -54,32 +54,32 @@ def launches(table: str) -> Iterator[tuple[str, float | None]]:
             (launch,) = chain.launches
             if (known := launch.work.fragments) is not None and not known.holds_operands:
                 continue
-            told = wavefront_bytes(chain)
+            predicted = wavefront_bytes(chain)
             yield (
                 f"{row.implementation} {launch.name}",
-                None if told is None else told / counted - 1,
+                None if predicted is None else predicted / counted - 1,
             )
 
 
 def errors() -> tuple[dict[str, list[float]], Counter[str]]:
     """Errors by launch, and how many rows there are of each launch that is not described."""
-    found: dict[str, list[float]] = defaultdict(list)
+    errors_by_kernel: dict[str, list[float]] = defaultdict(list)
     missing: Counter[str] = Counter()
     for table in TABLES:
         for name, error in launches(table):
             if error is None:
                 missing[name] += 1
             else:
-                found[name].append(abs(error))
-    return found, missing
+                errors_by_kernel[name].append(abs(error))
+    return errors_by_kernel, missing
 
 
-def table(found: dict[str, list[float]]) -> str:
+def table(errors_by_kernel: dict[str, list[float]]) -> str:
     lines = [
         "| errors in % | rows | median | p95 | max | within 2 | 5 |",
         f"| --- |{' ---: |' * 6}",
     ]
-    for name, values in sorted(found.items(), key=lambda item: item[0]):
+    for name, values in sorted(errors_by_kernel.items(), key=lambda item: item[0]):
         amounts = np.median(values), np.quantile(values, 0.95, method="inverted_cdf"), max(values)
         shares = (float(np.mean(np.array(values) <= near)) for near in NEAR)
         cells = [
@@ -96,16 +96,16 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--write", action="store_true", help=f"write the table of {PAGE.name}")
-    found, missing = errors()
+    errors_found, missing = errors()
     if not parser.parse_args().write:
-        left = "".join(
+        missing_text = "".join(
             f"{rows:5d} rows not described: {name}\n" for name, rows in missing.most_common()
         )
-        sys.stdout.write(f"{table(found)}\n\n{left}")
+        sys.stdout.write(f"{table(errors_found)}\n\n{missing_text}")
         return 0
     before, begin, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     PAGE.write_text(
-        f"{before}{begin}\n{table(found)}\n{END}{rest.partition(END)[2]}", encoding="utf-8"
+        f"{before}{begin}\n{table(errors_found)}\n{END}{rest.partition(END)[2]}", encoding="utf-8"
     )
     return 0
 

@@ -16,37 +16,48 @@ NAMED: dict[str, Key] = {
     "flash_fwd 128x64, head_dim 128, causal": ("own", 128, 128, 64, 4, 2, True, False, "bf16", 2),
     "flash_fwd 128x128, head_dim 64": ("own", 64, 128, 128, 4, 2, False, False, "bf16", 2),
     "flash_fwd 128x128, head_dim 64, causal": ("own", 64, 128, 128, 4, 2, True, False, "bf16", 2),
-    **{", ".join(["PyTorch's flash", f"head_dim {d}", *["causal"] * causal, *[build] * bool(build)]):
-       ("flash", d, causal, build, 2)
-       for d in (64, 128, 256) for causal in (False, True) for build in ("", "ragged", "narrow")
-       if (d, build) != (256, "ragged")},
-    **{f"PyTorch's CUTLASS kernel, head_dim {d}": ("efficient", d, False, "", n)
-       for d, n in ((64, 4), (128, 2), (256, 4))},
-}  # fmt: skip
+    **{
+        ", ".join(
+            ["PyTorch's flash", f"head_dim {d}", *["causal"] * causal, *[build] * bool(build)]
+        ): ("flash", d, causal, build, 2)
+        for d in (64, 128, 256)
+        for causal in (False, True)
+        for build in ("", "ragged", "narrow")
+        if (d, build) != (256, "ragged")
+    },
+    **{
+        f"PyTorch's CUTLASS kernel, head_dim {d}": ("efficient", d, False, "", n)
+        for d, n in ((64, 4), (128, 2), (256, 4))
+    },
+}
 
 
 def main() -> None:
     rates = {
-        key: found
+        key: rates_of_key
         for name in (OWN, "flash", "efficient")
-        for key, found in measured_rates(name).items()
+        for key, rates_of_key in measured_rates(name).items()
     }
-    own = {key: found[0] - found[-1] for key, found in rates.items() if key[0] == OWN}
+    own_rates = {
+        key: rates_of_key[0] - rates_of_key[-1]
+        for key, rates_of_key in rates.items()
+        if key[0] == OWN
+    }
     print(f"{len(rates)} kernels.\n\n| CTAs an SM | kernels | least | median | most |")
     print("| ---: | ---: | ---: | ---: | ---: |")
-    for ctas in sorted({len(rates[key]) for key in own}):
-        heights = [height for key, height in own.items() if len(rates[key]) == ctas]
+    for ctas in sorted({len(rates[key]) for key in own_rates}):
+        heights = [height for key, height in own_rates.items() if len(rates[key]) == ctas]
         print(
             f"| {ctas} | {len(heights)} | {min(heights):.1%} | {median(heights):.1%} | {max(heights):.1%} |"
         )
-    twice = [each for each in runs_by_key(OWN).values() if len(each) == 2]
+    twice = [runs for runs in runs_by_key(OWN).values() if len(runs) == 2]
     apart = [abs((a[0] - a[-1]) - (b[0] - b[-1])) for a, b in twice]
     print(f"\nTwo runs of one kernel differ by {mean(apart):.2%} on average.\n")
     print("| kernel | oldest less youngest | rates, the oldest first |\n| --- | ---: | --- |")
     for name, key in NAMED.items():
-        found = rates[key]
+        series = rates[key]
         print(
-            f"| {name} | {found[0] - found[-1]:.1%} | {', '.join(f'{rate:.3f}' for rate in found)} |"
+            f"| {name} | {series[0] - series[-1]:.1%} | {', '.join(f'{rate:.3f}' for rate in series)} |"
         )
 
 

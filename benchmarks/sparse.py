@@ -59,7 +59,9 @@ COLUMNS = (
 
 def predicted_ms(row: Mapping[str, str]) -> float:
     """Milliseconds of the row's launch."""
-    queries, launch, batch = int(row["seq_q"]), row["launch"], int(row["batch"])
+    queries = int(row["seq_q"])
+    launch = row["launch"]
+    batch = int(row["batch"])
     gathers, paged = launch == "main", launch == "paged logits"
     keys = queries + int(row["cached"])
     problem = AttentionProblem(
@@ -76,7 +78,8 @@ def predicted_ms(row: Mapping[str, str]) -> float:
         index_heads=64 if paged else 32,
         page_size=64 if paged else None,
     )
-    profile, compressed = load_profile(row["gpu"]), launch.startswith("c")
+    profile = load_profile(row["gpu"])
+    compressed = launch.startswith("c")
     if compressed:
         problem = compressed_problem(row)
     kernel = resolve("dsv4" if compressed else "dsa", problem, profile)
@@ -86,7 +89,7 @@ def predicted_ms(row: Mapping[str, str]) -> float:
         else plan_mla(problem, kernel)
     )
     timed = LAUNCHES.get(launch, (launch,))
-    launches = tuple(one for one in chain.launches if not timed or one.name in timed)
+    launches = tuple(launch for launch in chain.launches if not timed or launch.name in timed)
     used = {access.tensor for launch in launches for access in launch.accesses}
     chain = chain.__class__({n: t for n, t in chain.tensors.items() if n in used}, launches)
     request = Request(
@@ -103,8 +106,17 @@ def compressed_problem(row: Mapping[str, str]) -> AttentionProblem:
         4 if row["launch"] == "c4 logits" else 128,
     )
     added = batch * queries if row["launch"] == "c128 queries" else queries
-    shape = {"heads": 64, "head_dim": 512, "dtype": "bf16", "latent_kv": True, "page_size": 64, "cache_dtype": "fp8",
-             "mask": "window", "window": 127, "compress_ratio": ratio}  # fmt: skip
+    shape = {
+        "heads": 64,
+        "head_dim": 512,
+        "dtype": "bf16",
+        "latent_kv": True,
+        "page_size": 64,
+        "cache_dtype": "fp8",
+        "mask": "window",
+        "window": 127,
+        "compress_ratio": ratio,
+    }
     if ratio == 4:
         shape |= {"top_k": 512, "index_heads": 64}
     return AttentionProblem(batch=batch, seq_q=queries, seq_k=added + int(row["cached"]), **shape)
@@ -120,24 +132,25 @@ def errors(rows: Iterable[Mapping[str, str]], every_row: bool = False, flat: boo
     """Errors by GPU and launch; `flat`: with those of equal scores."""
     groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for row in (row for row in rows if flat or row["scores"] != "flat"):
-        ms, made = float(row["ms"]), predicted_ms(row)
+        ms = float(row["ms"])
+        predicted = predicted_ms(row)
         title = TITLES[row["launch"]] + (", equal scores" if row["scores"] == "flat" else "")
-        groups.setdefault((title, row["gpu"]), []).append((ms, made / ms - 1))
+        groups.setdefault((title, row["gpu"]), []).append((ms, predicted / ms - 1))
         if every_row:
             shape = f"{row['batch']} x {row['seq_q']} + {row['cached']}"
             print(
-                f"{row['gpu']:9} {title:28} {shape:24} {ms:10.4f} {made:10.4f} {made / ms - 1:+.0%}"
+                f"{row['gpu']:9} {title:28} {shape:24} {ms:10.4f} {predicted:10.4f} {predicted / ms - 1:+.0%}"
             )
     lines = []
-    for (title, gpu), found in sorted(groups.items()):
-        signed = [error for _, error in found]
+    for (title, gpu), cells in sorted(groups.items()):
+        signed = [error for _, error in cells]
         sizes = sorted(map(abs, signed))
         lines.append(
             (
                 gpu,
                 title,
-                len(found),
-                f"{min(ms for ms, _ in found):.3g} to {max(ms for ms, _ in found):.3g}",
+                len(cells),
+                f"{min(ms for ms, _ in cells):.3g} to {max(ms for ms, _ in cells):.3g}",
                 f"{statistics.median(signed):+.0%}",
                 f"{statistics.median(sizes):.1%}",
                 f"{sizes[-(-9 * len(sizes) // 10) - 1]:.0%}",
@@ -155,9 +168,9 @@ def main() -> None:
     )
     parser.add_argument("--rows", action="store_true", help="every row")
     parser.add_argument("--markdown", action="store_true", help="as a table of Markdown")
-    asked = parser.parse_args()
-    found = errors(held_out(asked.fitted), asked.rows)
-    print(found.markdown() if asked.markdown else found.text())
+    options = parser.parse_args()
+    scores = errors(held_out(options.fitted), options.rows)
+    print(scores.markdown() if options.markdown else scores.text())
 
 
 if __name__ == "__main__":

@@ -46,11 +46,22 @@ SHAPE = (
     "window_size",
 )
 COLUMNS = (*CELL, *SHAPE, "latency_ms")
-TABLES = {"context": "aic_attention_context.csv", "generation": "aic_attention_generation.csv",
-          "encoder": "aic_encoder_attention.csv"}  # fmt: skip
-GPUS = {"a100_sxm": "a100-sxm-80gb", "l40s": "l40s", "h100_sxm": "h100-sxm", "h200_sxm": "h200-sxm",
-        "rtx_pro_6000_server": "rtx-pro-6000-server", "b200_sxm": "b200", "gb200": "gb200", "b300_sxm": "b300",
-        "gb300": "gb300"}  # fmt: skip
+TABLES = {
+    "context": "aic_attention_context.csv",
+    "generation": "aic_attention_generation.csv",
+    "encoder": "aic_encoder_attention.csv",
+}
+GPUS = {
+    "a100_sxm": "a100-sxm-80gb",
+    "l40s": "l40s",
+    "h100_sxm": "h100-sxm",
+    "h200_sxm": "h200-sxm",
+    "rtx_pro_6000_server": "rtx-pro-6000-server",
+    "b200_sxm": "b200",
+    "gb200": "gb200",
+    "b300_sxm": "b300",
+    "gb300": "gb300",
+}
 """The tables' name of a GPU -> its profile."""
 KERNELS = {
     ("vllm", "vllm_flash_attn"): ("vllm", "vllm-fa2", 64),
@@ -131,18 +142,25 @@ class Row:
             self["attn_dtype"] == "fp8" or self.kernel in ("vllm-fa3", "sglang-fa3", XQA_HOPPER)
         )
         return AttentionProblem(
-            batch=batch, heads=heads, kv_heads=kv_heads, seq_q=new, seq_k=new + cached, head_dim=head_dim,
-            dtype="fp8" if whole else "bf16", cache_dtype="fp8" if narrow and not whole and not self.ragged else None,
+            batch=batch,
+            heads=heads,
+            kv_heads=kv_heads,
+            seq_q=new,
+            seq_k=new + cached,
+            head_dim=head_dim,
+            dtype="fp8" if whole else "bf16",
+            cache_dtype="fp8" if narrow and not whole and not self.ragged else None,
             page_size=None if self.ragged else KERNELS[self["framework"], self["kernel"]][2],
             **({"mask": "none"} if self["table"] == "encoder" else mask),
-        )  # fmt: skip
+        )
 
     @property
     def missing(self) -> str:
         """Why no kernel of the catalog is the row's; empty where one is."""
         if (self["framework"], self["kernel"]) not in KERNELS:
             return "not in the catalog"
-        decodes, group = self["table"] == "generation", int(self["heads"]) // int(self["kv_heads"])
+        decodes = self["table"] == "generation"
+        group = int(self["heads"]) // int(self["kv_heads"])
         blackwell = load_profile(GPUS[self["gpu"]]).cc in DATA_CENTRE_BLACKWELL
         if self["kernel"] == "flashinfer" and blackwell and not decodes:
             return "CUTLASS's kernel for Blackwell, not in the catalog"
@@ -173,7 +191,8 @@ class Row:
 
     def predicted_s(self) -> float:
         """Seconds of the call, in the mean of its replays. Raises InputError: the kernel does not run it."""
-        seconds, count = self._seconds("boost"), REPLAYS[self["framework"]]
+        seconds = self._seconds("boost")
+        count = REPLAYS[self["framework"]]
         if seconds * (WARM_UPS + count) <= BOOST_S:
             return seconds
         boosted = max(0.0, BOOST_S / seconds - WARM_UPS) / count
@@ -183,14 +202,18 @@ class Row:
         appends = self["table"] != "encoder" and (
             self.kernel != XQA_HOPPER or self.problem.head_dim < ROTATED
         )
-        made = predicted(self.problem, self.kernel, GPUS[self["gpu"]], appends, Replays(), clocks)
+        prediction = predicted(
+            self.problem, self.kernel, GPUS[self["gpu"]], appends, Replays(), clocks
+        )
         stack = KERNELS[self["framework"], self["kernel"]][0]
-        parts = latency_of(read_stack(stack), made, appends).parts if stack else ()
+        parts = latency_of(read_stack(stack), prediction, appends).parts if stack else ()
         casts = self["attn_dtype"] != "fp8"  # else they were made before the call
         left_out = () if casts else ("cast of K", "cast of V", "cast of Q")
         turns = load_profile(GPUS[self["gpu"]]).cc >= min(DATA_CENTRE_BLACKWELL)
         seconds = (
-            sum(p.seconds for p in parts if p.name not in left_out) if stack else float(made.time_s)
+            sum(p.seconds for p in parts if p.name not in left_out)
+            if stack
+            else float(prediction.time_s)
         )
         if not turns:
             return seconds
@@ -209,9 +232,15 @@ def published(folder: Path) -> Iterator[Row]:
         with open(folder / file_name, encoding="utf-8", newline="") as file:
             for values in csv.DictReader(file):
                 if table == "encoder":
-                    values |= {"batch": values["batch_size"], "new_tokens_per_seq": values["seq_len"],
-                               "cached_tokens": "0", "heads": values["num_heads"], "kv_heads": values["num_heads"],
-                               "window_size": "0", "kv_cache_dtype": values["attn_dtype"]}  # fmt: skip
+                    values |= {
+                        "batch": values["batch_size"],
+                        "new_tokens_per_seq": values["seq_len"],
+                        "cached_tokens": "0",
+                        "heads": values["num_heads"],
+                        "kv_heads": values["num_heads"],
+                        "window_size": "0",
+                        "kv_cache_dtype": values["attn_dtype"],
+                    }
                 yield Row(
                     {"table": table} | {name: values[name] for name in COLUMNS[1:]}, held_out=False
                 )
@@ -220,43 +249,46 @@ def published(folder: Path) -> Iterator[Row]:
 def draw(folder: Path) -> None:
     """Writes the rows that are kept, and how many of which kernel are left out and why."""
     cells: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    left: Counter[tuple[str, str, str]] = Counter()
+    left_out: Counter[tuple[str, str, str]] = Counter()
     for row in published(folder):
         if row.missing:
-            left[
+            left_out[
                 TABLES[row["table"]],
                 row["gpu"],
                 f"{row['framework']}, {row['kernel']}: {row.missing}",
             ] += 1
         else:
             cells.setdefault(tuple(row[name] for name in CELL), []).append(row.values)
-    kept = [
+    judged_rows = [
         values
         for _, rows in sorted(cells.items())
         for values in sorted(rows, key=shape_hash)[:DRAWN]
     ]
-    lines = [",".join(COLUMNS), *(",".join(values[name] for name in COLUMNS) for values in kept)]
+    lines = [
+        ",".join(COLUMNS),
+        *(",".join(values[name] for name in COLUMNS) for values in judged_rows),
+    ]
     write_whole(measurements(TABLE), "\n".join(lines) + "\n")
     others = [
         line
         for line in measurements(LEFT_OUT).read_text().splitlines()
         if not line.startswith("aic_")
     ]
-    mine = [f'{file},{gpu},"{reason}",{n}' for (file, gpu, reason), n in sorted(left.items())]
+    mine = [f'{file},{gpu},"{reason}",{n}' for (file, gpu, reason), n in sorted(left_out.items())]
     write_whole(measurements(LEFT_OUT), "\n".join([*others, *mine]) + "\n")
 
 
 def rows(held_out: bool = True) -> list[Row]:
     """The recorded rows; of each cell, in the order of the table, every other one is held out."""
     seen: Counter[tuple[str, ...]] = Counter()
-    found = []
+    rows_read = []
     with open(measurements(TABLE), encoding="utf-8", newline="") as file:
         for values in csv.DictReader(file):
             cell = tuple(values[name] for name in CELL)
             seen[cell] += 1
             if (seen[cell] % 2 == 0) == held_out:
-                found.append(Row(values, held_out))
-    return found
+                rows_read.append(Row(values, held_out))
+    return rows_read
 
 
 def _error(row: Row) -> float | str:
@@ -274,10 +306,10 @@ def judged(which: Sequence[Row]) -> tuple[Judged, Counter[str]]:
     """The rows with their errors, and how many are refused and why."""
     with Pool() as pool:
         errors = pool.map(_error, which, chunksize=16)
-    kept = [
+    judged_rows = [
         (row, error) for row, error in zip(which, errors, strict=True) if not isinstance(error, str)
     ]
-    return kept, Counter(error for error in errors if isinstance(error, str))
+    return judged_rows, Counter(error for error in errors if isinstance(error, str))
 
 
 def told(pairs: Judged) -> str:
@@ -287,8 +319,10 @@ def told(pairs: Judged) -> str:
     errors = [error for _, error in pairs]
     long = [abs(error) for row, error in pairs if row.measured_s >= LONG_S]
     sizes = f"{100 * statistics.median(map(abs, errors)):.0f} %"
-    return (f"{100 * statistics.median(errors):+.0f} %, {sizes}, "
-            f"{f'{100 * statistics.median(long):.0f} %' if long else '-'}, {len(errors)}")  # fmt: skip
+    return (
+        f"{100 * statistics.median(errors):+.0f} %, {sizes}, "
+        f"{f'{100 * statistics.median(long):.0f} %' if long else '-'}, {len(errors)}"
+    )
 
 
 def by(
@@ -309,7 +343,7 @@ def cells(pairs: Judged) -> list[str]:
     ]
     groups = by(pairs, lambda row: tuple(row[name] for name in names))
     return lines + [
-        f"| {' | '.join(key)} | {told(found)} |" for key, found in sorted(groups.items())
+        f"| {' | '.join(key)} | {told(errors)} |" for key, errors in sorted(groups.items())
     ]
 
 
@@ -318,9 +352,9 @@ def matrix(pairs: Judged) -> list[str]:
     lines = ["| GPU | stack | prefill | decode | encoder |", "| --- | --- | --- | --- | --- |"]
     groups = by(pairs, lambda row: (row["gpu"], row["framework"], row["table"]))
     for gpu in GPUS:
-        for framework in sorted({stack for found, stack, _ in groups if found == gpu}):
-            each = (told(groups.get((gpu, framework, table), ())) for table in TABLES)
-            lines.append(f"| {gpu} | {framework} | {' | '.join(each)} |")
+        for framework in sorted({stack for gpu_name, stack, _ in groups if gpu_name == gpu}):
+            cells = (told(groups.get((gpu, framework, table), ())) for table in TABLES)
+            lines.append(f"| {gpu} | {framework} | {' | '.join(cells)} |")
     all_rows = by(pairs, lambda row: (row["table"],))
     return [
         *lines,
@@ -379,14 +413,14 @@ def main() -> None:
     parser.add_argument("--cells", action="store_true", help="kernels and types apart")
     parser.add_argument("--rows", action="store_true", help="every row, too")
     parser.add_argument("--draw", type=Path, metavar="FOLDER", help="draw the rows anew")
-    asked = parser.parse_args()
-    if asked.draw:
-        draw(asked.draw)
+    options = parser.parse_args()
+    if options.draw:
+        draw(options.draw)
         return
-    pairs, refused = judged(rows(held_out=not asked.open))
-    for row, error in sorted(pairs, key=lambda pair: pair[1]) if asked.rows else ():
+    pairs, refused = judged(rows(held_out=not options.open))
+    for row, error in sorted(pairs, key=lambda pair: pair[1]) if options.rows else ():
         print(f"{1 + error:6.2f} {row.measured_s * 1e6:10.1f} us", *row.values.values())
-    print("\n".join((cells if asked.cells else matrix)(pairs)))
+    print("\n".join((cells if options.cells else matrix)(pairs)))
     for why, count in refused.items():
         print(f"refused: {count} rows: {why}")
 

@@ -22,10 +22,13 @@ GPU = load_profile("h100-sxm")
 
 def predicted_us(row: dict[str, str]) -> float:
     """Microseconds of the launch that a row measured."""
-    d, keys = int(row["head_dim"]), int(row["keys"]) - FEWER.get(row["build"], 0)
-    one = AttentionProblem(heads=1, seq_q=1 << 20, seq_k=keys, head_dim=d, dtype=row["dtype"])
-    rows = resolve(NAMES[row["kernel"]], one, GPU).tile.block_q * GPU.sm_count * int(row["ctas"])
-    problem = one.with_(seq_q=rows)
+    d = int(row["head_dim"])
+    keys = int(row["keys"]) - FEWER.get(row["build"], 0)
+    attention = AttentionProblem(heads=1, seq_q=1 << 20, seq_k=keys, head_dim=d, dtype=row["dtype"])
+    rows = (
+        resolve(NAMES[row["kernel"]], attention, GPU).tile.block_q * GPU.sm_count * int(row["ctas"])
+    )
+    problem = attention.with_(seq_q=rows)
     call = Call.of(problem, resolve(NAMES[row["kernel"]], problem, GPU), GPU)
     return call.time(call.counted + call.capacity("cold")).total_s * 1e6
 

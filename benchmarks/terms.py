@@ -35,8 +35,15 @@ MOST_CHANGED = 3
 EVERY = 8
 """Every so many rows of a table are taken, for minutes in place of an hour."""
 TITLES = (
-    "term", "unit", "formula", "zero for", "constants (fitted ones in italics)", "worth", "most changed", "function"
-)  # fmt: skip
+    "term",
+    "unit",
+    "formula",
+    "zero for",
+    "constants (fitted ones in italics)",
+    "worth",
+    "most changed",
+    "function",
+)
 
 
 def measure() -> None:
@@ -45,12 +52,14 @@ def measure() -> None:
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(FIELDS)
-    for one in ablation(cases):
-        if one.mechanism in TERMS:
+    for mechanism in ablation(cases):
+        if mechanism.mechanism in TERMS:
             changed = "; ".join(
-                f"{key} {a:.1%} to {b:.1%}" for key, a, b in one.groups[:MOST_CHANGED]
+                f"{key} {a:.1%} to {b:.1%}" for key, a, b in mechanism.groups[:MOST_CHANGED]
             )
-            writer.writerow((one.mechanism, f"{one.whole:.5f}", f"{one.without:.5f}", changed))
+            writer.writerow(
+                (mechanism.mechanism, f"{mechanism.whole:.5f}", f"{mechanism.without:.5f}", changed)
+            )
     write_whole(WORTH, lines.getvalue())
 
 

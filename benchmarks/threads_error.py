@@ -201,7 +201,8 @@ def added_up_s(row: dict[str, str], call: dict[str, Any]) -> float:
         return 0.0
     kv_heads = call.get("kv_heads", call["heads"])
     columns = call["batch"] * call["head_dim"]
-    queries, keys = call["heads"] * call["seq_len"], kv_heads * call["seq_len_k"]
+    queries = call["heads"] * call["seq_len"]
+    keys = kv_heads * call["seq_len_k"]
     values = columns * (queries + 2 * keys)
     profile = load_profile(gpu_of(row))
     read_s, write_s, turning_s = profile.hbm_seconds_per_byte() or (0.0, 0.0, 0.0)
@@ -320,9 +321,9 @@ def times_of(path: Path) -> bool:
     return any("measured_us" in row for _, row in read(path))
 
 
-def told_apart(found: list[Pair]) -> str:
+def told_apart(counted_pairs: list[Pair]) -> str:
     """How often the faster of two kernels is predicted to be it."""
-    counted = [pair for pair in found if pair.counts]
+    counted = [pair for pair in counted_pairs if pair.counts]
     right = sum(pair.right for pair in counted)
     return (
         f"Which of two is faster, where they differ by more than 10 %: right in {right} of "
@@ -347,7 +348,7 @@ def main() -> None:
         )
     files = [path for path in args.files if times_of(path)]
     predicted = list(rows(files, args.clocks))
-    found = [*pairs(predicted), *stated_pairs(args.files)]
+    all_pairs = [*pairs(predicted), *stated_pairs(args.files)]
     if args.rows:
         for row in predicted:
             print(
@@ -356,14 +357,14 @@ def main() -> None:
             )
         print()
     if args.pairs:
-        for pair in filter(lambda pair: pair.counts, found):
+        for pair in filter(lambda pair: pair.counts, all_pairs):
             verdict = "right" if pair.right else "wrong"
             print(f"{verdict} {pair.measured:5.2f} {pair.predicted:5.2f}  {pair.text}")
         print()
     if args.split:
         for side, name in ((1, "Odd rows"), (0, "Even rows")):
             print(f"{name}\n\n{table([row for row in predicted if row.number % 2 == side])}\n")
-    print(f"{table(predicted)}\n\n{told_apart(found)}\n{left_out(files)}")
+    print(f"{table(predicted)}\n\n{told_apart(all_pairs)}\n{left_out(files)}")
 
 
 if __name__ == "__main__":

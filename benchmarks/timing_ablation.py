@@ -66,19 +66,19 @@ class Worth:
 def ablation(cases: Sequence[tuple[Group, Case]]) -> list[Worth]:
     """What each mechanism is worth over these cases: the mean of the groups' mean errors with it and without."""
     whole = by_group(rows_of(cases))
-    found = []
+    worths = []
     for mechanism in MECHANISMS:
         with without(mechanism.terms):
             changed = {id(case): mechanism.without(case.call) for _, case in cases}
             errors = by_group(rows_of(cases, changed))
-        moved = [
+        moved_terms = [
             (key, e.mean, errors[key].mean)
             for key, e in whole.items()
             if abs(errors[key].mean - e.mean) >= 1e-3
         ]
-        moved.sort(key=lambda one: -abs(one[2] - one[1]))
-        found.append(Worth(mechanism.name, _mean(whole), _mean(errors), tuple(moved)))
-    return found
+        moved_terms.sort(key=lambda worth: -abs(worth[2] - worth[1]))
+        worths.append(Worth(mechanism.name, _mean(whole), _mean(errors), tuple(moved_terms)))
+    return worths
 
 
 def _mean(groups: dict[str, Errors]) -> float:
@@ -87,10 +87,14 @@ def _mean(groups: dict[str, Errors]) -> float:
 
 def worth_table(worth: Sequence[Worth]) -> Table:
     lines = tuple(
-        (w.mechanism, f"{w.whole:.1%}", f"{w.without:.1%}",
-         "; ".join(f"{key} {a:.1%} to {b:.1%}" for key, a, b in w.groups[:MOST_MOVED]))
+        (
+            w.mechanism,
+            f"{w.whole:.1%}",
+            f"{w.without:.1%}",
+            "; ".join(f"{key} {a:.1%} to {b:.1%}" for key, a, b in w.groups[:MOST_MOVED]),
+        )
         for w in worth
-    )  # fmt: skip
+    )
     return Table(
         tuple(Column(key, key) for key in ("mechanism", "with", "without", "most changed")), lines
     )

@@ -36,8 +36,12 @@ class Compared:
 
     @property
     def best(self) -> str:
-        errors = {"ours": self.ours, "roofline": self.roofline, "calibrated": self.calibrated,
-                  "regression": self.regression}  # fmt: skip
+        errors = {
+            "ours": self.ours,
+            "roofline": self.roofline,
+            "calibrated": self.calibrated,
+            "regression": self.regression,
+        }
         return min((error, name) for name, error in errors.items() if error is not None)[1]
 
 
@@ -60,21 +64,33 @@ class _Point:
 
 def _point(row: Row) -> _Point:
     call = row.case.call
-    mine = [one for one in call.chain.launches if row.timed.launch in ("", one.name)]
+    mine = [launch for launch in call.chain.launches if row.timed.launch in ("", launch.name)]
     dtype = call.problem.dtype
-    flops = sum(float(one.domain.visited.count.sum()) * one.domain.block_q * one.domain.block_k * one.domain.grid_heads
-                * one.work.flops_per_pair for one in mine)  # fmt: skip
-    moved = (
+    flops = sum(
+        float(launch.domain.visited.count.sum())
+        * launch.domain.block_q
+        * launch.domain.block_k
+        * launch.domain.grid_heads
+        * launch.work.flops_per_pair
+        for launch in mine
+    )
+    moved_bytes = (
         float(call.bounds.compulsory_read + call.bounds.compulsory_write)
         if row.timed.launch in ("", "main")
         else 0.0
     )
-    if not moved:
-        moved = float(sum(call.counted.total("l2", launch=one.name) for one in mine))
-    terms = (1.0, flops, moved, float(sum(one.work_tiles for one in mine)))
+    if not moved_bytes:
+        moved_bytes = float(sum(call.counted.total("l2", launch=launch.name) for launch in mine))
+    terms = (1.0, flops, moved_bytes, float(sum(launch.work_tiles for launch in mine)))
     rates = call.profile.tensor_flops(dtype), call.profile.need("dram_bandwidth_bytes_per_s")
-    return _Point(f"{row.case.name} {row.timed.launch} {call.profile.name}", row.case.number % 2 == 1, terms, rates,
-                  row.timed.predicted_s, row.timed.measured_s)  # fmt: skip
+    return _Point(
+        f"{row.case.name} {row.timed.launch} {call.profile.name}",
+        row.case.number % 2 == 1,
+        terms,
+        rates,
+        row.timed.predicted_s,
+        row.timed.measured_s,
+    )
 
 
 def compared(rows: Sequence[Row]) -> list[Compared]:
@@ -86,14 +102,21 @@ def compared(rows: Sequence[Row]) -> list[Compared]:
 
 
 def _group(key: str, points: Sequence[_Point]) -> Compared:
-    odd, even = [p for p in points if p.odd], [p for p in points if not p.odd]
+    odd = [p for p in points if p.odd]
+    even = [p for p in points if not p.odd]
     calibrated = regression = None
     if len(odd) >= 2:
         share, memory = _calibrate(odd)
         calibrated = _mean(even, [p.roofline(share, memory) for p in even])
         regression = _regress(odd, even)
-    return Compared(key, len(even), _mean(even, [p.ours_s for p in even]), _mean(even, [p.roofline() for p in even]),
-                    calibrated, regression)  # fmt: skip
+    return Compared(
+        key,
+        len(even),
+        _mean(even, [p.ours_s for p in even]),
+        _mean(even, [p.roofline() for p in even]),
+        calibrated,
+        regression,
+    )
 
 
 def _mean(points: Sequence[_Point], seconds: Sequence[float]) -> float:
@@ -116,19 +139,22 @@ def _calibrate(points: Sequence[_Point]) -> tuple[float, float]:
 
 def _regress(odd: Sequence[_Point], even: Sequence[_Point]) -> float | None:
     """Mean error of a regression of four terms, one for each kernel that has enough odd rows; None where none has."""
-    found: list[tuple[_Point, float]] = []
+    points: list[tuple[_Point, float]] = []
     for kernel in dict.fromkeys(p.kernel for p in even):
         mine = [p for p in odd if p.kernel == kernel]
         if len(mine) < LEAST_ROWS:
             continue
         weights = _least_squares(np.array([np.array(p.terms) / p.measured_s for p in mine]))
-        found += [(p, float(np.dot(weights, p.terms))) for p in even if p.kernel == kernel]
-    return _mean([p for p, _ in found], [s for _, s in found]) if len(found) == len(even) else None
+        points += [(p, float(np.dot(weights, p.terms))) for p in even if p.kernel == kernel]
+    return (
+        _mean([p for p, _ in points], [s for _, s in points]) if len(points) == len(even) else None
+    )
 
 
 def _least_squares(relative: FloatArray) -> FloatArray:
     """Weights of the terms, none below zero, with the least squares of relative errors: the best of all subsets."""
-    best, kept = np.inf, np.zeros(relative.shape[1])
+    best = np.inf
+    weights_kept = np.zeros(relative.shape[1])
     scale = relative.max(axis=0)
     scaled = relative / np.where(scale > 0, scale, 1.0)
     for size in range(1, relative.shape[1] + 1):
@@ -137,9 +163,10 @@ def _least_squares(relative: FloatArray) -> FloatArray:
             weights = np.linalg.lstsq(some, np.ones(len(some)), rcond=None)[0]
             error = float(((some @ weights - 1) ** 2).sum())
             if (weights >= 0).all() and error < best:
-                best, kept = error, np.zeros(relative.shape[1])
-                kept[list(chosen)] = weights
-    return kept / np.where(scale > 0, scale, 1.0)
+                best = error
+                weights_kept = np.zeros(relative.shape[1])
+                weights_kept[list(chosen)] = weights
+    return weights_kept / np.where(scale > 0, scale, 1.0)
 
 
 def baseline_table(baselines: Sequence[Compared]) -> Table:
@@ -148,7 +175,17 @@ def baseline_table(baselines: Sequence[Compared]) -> Table:
     def shown(error: float | None) -> str:
         return "" if error is None else f"{error:.1%}"
 
-    lines = tuple((b.group, b.n, shown(b.ours), shown(b.roofline), shown(b.calibrated), shown(b.regression), b.best)
-                  for b in baselines)  # fmt: skip
+    lines = tuple(
+        (
+            b.group,
+            b.n,
+            shown(b.ours),
+            shown(b.roofline),
+            shown(b.calibrated),
+            shown(b.regression),
+            b.best,
+        )
+        for b in baselines
+    )
     titles = ("group", "n", "iosim", "roofline", "calibrated roofline", "regression", "nearest")
     return Table(tuple(Column(title.replace(" ", "_"), title) for title in titles), lines)

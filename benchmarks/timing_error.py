@@ -75,13 +75,13 @@ def tried(case: Case) -> Call:
 
 def loss(cases: list[Case]) -> float:
     """Mean |log(predicted / measured)| of the attention launches."""
-    found = [
+    errors = [
         abs(math.log(t.predicted_s / t.measured_s))
         for c in cases
         for t in c.times(tried(c))
         if t.launch in ("", "main")
     ]
-    return statistics.fmean(found)
+    return statistics.fmean(errors)
 
 
 def fit(cases: list[Case]) -> None:
@@ -94,9 +94,9 @@ def fit(cases: list[Case]) -> None:
             for change in (factor, 1 / factor):
                 before = getattr(module, name)
                 setattr(module, name, before * change)
-                found = loss(chosen)
-                if found < best - 1e-6:
-                    best, improved = found, True
+                error = loss(chosen)
+                if error < best - 1e-6:
+                    best, improved = error, True
                 else:
                     setattr(module, name, before)
         factor = factor if improved else math.sqrt(factor)

@@ -26,7 +26,8 @@ def main() -> None:
     groups: dict[tuple[str, str], list[tuple[bool, float, float]]] = {}
     with open(measurements("h200_training_times.csv"), encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            model, setup = Decoder(**json.loads(row["model"])), Setup(**json.loads(row["setup"]))
+            model = Decoder(**json.loads(row["model"]))
+            setup = Setup(**json.loads(row["setup"]))
             line = play(plan(model, setup))
             base = sum(line.events[0].by_kind.get(k, 0) for k in HELD)
             equal = all(b - base == int(row[p]) for p, b in line.phase_peaks().items())
@@ -35,12 +36,14 @@ def main() -> None:
             groups.setdefault((setup.attention, setup.precision), []).append(
                 (equal, seconds, reserved)
             )
-    print("| attention | precision | steps | peaks equal | seconds, predicted / measured: median (range) | "
-          "reserved, predicted / measured: median (range) |\n| --- | --- | --- | --- | --- | --- |")  # fmt: skip
-    for (attention, number), found in groups.items():
-        equal, seconds, reserved = zip(*found, strict=True)
+    print(
+        "| attention | precision | steps | peaks equal | seconds, predicted / measured: median (range) | "
+        "reserved, predicted / measured: median (range) |\n| --- | --- | --- | --- | --- | --- |"
+    )
+    for (attention, number), cases in groups.items():
+        equal, seconds, reserved = zip(*cases, strict=True)
         cells = [f"{median(x):.2f} ({min(x):.2f} to {max(x):.2f})" for x in (seconds, reserved)]
-        print(f"| {attention} | {number} | {len(found)} | {sum(equal)} | {cells[0]} | {cells[1]} |")
+        print(f"| {attention} | {number} | {len(cases)} | {sum(equal)} | {cells[0]} | {cells[1]} |")
 
 
 if __name__ == "__main__":

@@ -34,8 +34,18 @@ from iosim.studies.training.model import Decoder, Setup  # noqa: E402
 from iosim.studies.training.plan import plan  # noqa: E402
 from iosim.studies.training.timeline import play  # noqa: E402
 
-SMALL = ({}, {"gated": True, "activation": "silu", "norm": "rms", "positions": "none", "bias": False, "tied": False},
-         {"vocabulary": 0, "activation": "relu"})  # fmt: skip
+SMALL = (
+    {},
+    {
+        "gated": True,
+        "activation": "silu",
+        "norm": "rms",
+        "positions": "none",
+        "bias": False,
+        "tied": False,
+    },
+    {"vocabulary": 0, "activation": "relu"},
+)
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 REPEATS = 5
 VOCABULARY = 50304
@@ -45,9 +55,12 @@ VOCABULARY = 50304
 def small() -> Iterator[tuple[Decoder, Setup]]:
     """Shapes that differ in all that changes what is saved."""
     for attention, number, recompute, (batch, heads, kv), more in itertools.product(
-        ("naive", "flash"), ("fp32", "bf16", "amp-bf16", "amp-fp16"), ("none", "full", "attention"),
-        ((1, 4, 4), (2, 4, 4), (2, 1, 1), (2, 4, 2)), SMALL,
-    ):  # fmt: skip
+        ("naive", "flash"),
+        ("fp32", "bf16", "amp-bf16", "amp-fp16"),
+        ("none", "full", "attention"),
+        ((1, 4, 4), (2, 4, 4), (2, 1, 1), (2, 4, 2)),
+        SMALL,
+    ):
         if number == "fp32" and attention == "flash" and kv != heads:
             continue  # the memory-efficient kernel takes no grouped heads
         model = Decoder(
@@ -84,15 +97,15 @@ def large() -> Iterator[tuple[Decoder, Setup]]:
                 )
 
 
-def counted(what: str) -> int:
-    return int(torch.cuda.memory_stats()[f"requested_bytes.all.{what}"])
+def counted(kind: str) -> int:
+    return int(torch.cuda.memory_stats()[f"requested_bytes.all.{kind}"])
 
 
 def measured(model: Decoder, setup: Setup, times: bool) -> dict[str, Any]:
     """What PyTorch counts for one step after the first."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     if not times:
-        found["saved_sizes"] = saved_storages(Step(model, setup, "cuda"))
+        results["saved_sizes"] = saved_storages(Step(model, setup, "cuda"))
     step = Step(model, setup, "cuda")
     optimizer = OPTIMIZERS[setup.optimizer](step.network.parameters(), lr=1e-4)
 
@@ -111,11 +124,11 @@ def measured(model: Decoder, setup: Setup, times: bool) -> dict[str, Any]:
         return peaks
 
     once()
-    found |= once()
-    found["reserved"] = int(torch.cuda.max_memory_reserved())
+    results |= once()
+    results["reserved"] = int(torch.cuda.max_memory_reserved())
     if times:
-        found["seconds"] = timed(step, optimizer)
-    return found
+        results["seconds"] = timed(step, optimizer)
+    return results
 
 
 def timed(step: Step, optimizer: torch.optim.Optimizer) -> float:
@@ -143,10 +156,12 @@ def predicted(model: Decoder, setup: Setup) -> dict[str, Any]:
     }
 
 
-def changed(one: Decoder | Setup, default: Decoder | Setup) -> str:
+def changed(setting: Decoder | Setup, default: Decoder | Setup) -> str:
     """JSON of the fields that are not the default."""
-    usual = default.to_dict()
-    return json.dumps({k: v for k, v in one.to_dict().items() if v != usual[k] and k != "head_dim"})
+    defaults = default.to_dict()
+    return json.dumps(
+        {k: v for k, v in setting.to_dict().items() if v != defaults[k] and k != "head_dim"}
+    )
 
 
 def main() -> None:
@@ -160,7 +175,8 @@ def main() -> None:
     equal = 0
     for model, setup in large() if args.times else small():
         try:
-            mine, theirs = predicted(model, setup), measured(model, setup, args.times)
+            mine = predicted(model, setup)
+            theirs = measured(model, setup, args.times)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             print(f"{model} {setup}: {error}", file=sys.stderr)
             continue

@@ -52,14 +52,17 @@ def launch(name: str) -> tuple[AttentionProblem, Kernel]:
 
 def at_recorded_times(name: str) -> int:
     """HBM bytes read where CTAs run when and where they did."""
-    made = model(GPU)
+    l2_model = model(GPU)
     recorded = np.load(measurements("h200_iosim_steps.npz"))
     low = lower(plan(*launch(name)), spill_slots=1)
-    l2 = L2(made, low.size, low.owner)
+    l2 = L2(l2_model, low.size, low.owner)
     l2.replay_recorded(
-        low.launches[0], recorded[f"{name}: at"].astype(np.int64) * TENTH_US_PS,
-        recorded[f"{name}: end"].astype(np.int64) * TENTH_US_PS, EVERY, recorded[f"{name}: side"],
-    )  # fmt: skip
+        low.launches[0],
+        recorded[f"{name}: at"].astype(np.int64) * TENTH_US_PS,
+        recorded[f"{name}: end"].astype(np.int64) * TENTH_US_PS,
+        EVERY,
+        recorded[f"{name}: side"],
+    )
     return sum(l2.counts()[0])
 
 

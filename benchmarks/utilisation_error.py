@@ -33,9 +33,9 @@ Case = tuple[Point, Prediction]
 
 def ratio(case: Case) -> float:
     """Predicted over published speed, at the present constants."""
-    point, made = case
-    call = replace(made.call, profile=replace(made.profile, **vars(TRIED)))
-    time = call.time(made.traffic, Conditions(clocks=point.clocks))
+    point, prediction = case
+    call = replace(prediction.call, profile=replace(prediction.profile, **vars(TRIED)))
+    time = call.time(prediction.traffic, Conditions(clocks=point.clocks))
     return point.counted_flops / time.total_s / 1e12 / point.tflops
 
 
@@ -53,9 +53,9 @@ def fit(cases: list[Case]) -> None:
             for change in (factor, 1 / factor):
                 before = getattr(owner, name)
                 setattr(owner, name, before * change)
-                found = loss(chosen)
-                if found < best - 1e-6:
-                    best, improved = found, True
+                error = loss(chosen)
+                if error < best - 1e-6:
+                    best, improved = error, True
                 else:
                     setattr(owner, name, before)
         factor = factor if improved else math.sqrt(factor)
@@ -85,8 +85,8 @@ def table(cases: list[Case]) -> str:
 
     for name, group in series.items():
         errors = {
-            min(LENGTHS, key=lambda n, p=p: abs(n - p.seq)): (p, ratio((p, made)) - 1)
-            for p, made in group
+            min(LENGTHS, key=lambda n, p=p: abs(n - p.seq)): (p, ratio((p, prediction)) - 1)
+            for p, prediction in group
         }
         cells = []
         for n in LENGTHS:
@@ -116,14 +116,14 @@ def summary(cases: list[Case]) -> str:
     """Number of points, mean and largest error by kernel, type and pass; all but the first group are held out."""
     lines = ["| | points | mean error | largest |", "|---|---|---|---|"]
     for name, kernel, dtype, passes, fitted in GROUPS:
-        found = [
+        errors = [
             abs(ratio(c) - 1)
             for c in cases
             if (c[0].kernel, c[0].dtype, c[0].passes, c[0].fitted)
             == (kernel, dtype, passes, fitted)
         ]
         lines.append(
-            f"| {name} | {len(found)} | {statistics.fmean(found):.1%} | {max(found):.1%} |"
+            f"| {name} | {len(errors)} | {statistics.fmean(errors):.1%} | {max(errors):.1%} |"
         )
     return "\n".join(lines)
 

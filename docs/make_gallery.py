@@ -37,10 +37,23 @@ def decode() -> Page:
     from iosim.studies.decode.study import run_decoding
     from iosim.studies.requests import DecodeRequest
 
-    words = ["decode", "--gpu", "l4", "--gpu", "a100", "--gpu", "h100", "--gpu", "h200", "--context", "1k:1m:x2",
-             "--html", "decode.html"]  # fmt: skip
-    asked = DecodeRequest(gpu=["l4", "a100", "h100", "h200"], context="1k:1m:x2")
-    return run_decoding(asked).as_page(shlex.join(["iosim", *words]))
+    words = [
+        "decode",
+        "--gpu",
+        "l4",
+        "--gpu",
+        "a100",
+        "--gpu",
+        "h100",
+        "--gpu",
+        "h200",
+        "--context",
+        "1k:1m:x2",
+        "--html",
+        "decode.html",
+    ]
+    request = DecodeRequest(gpu=["l4", "a100", "h100", "h200"], context="1k:1m:x2")
+    return run_decoding(request).as_page(shlex.join(["iosim", *words]))
 
 
 def validation() -> Page:

@@ -78,8 +78,8 @@ def printed(kind: str, code: str) -> str:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             ended = iosim(words) if name == "iosim" else 1
         if ended or not all(
-            said.startswith(("iosim: open ", "iosim: wrote "))
-            for said in err.getvalue().splitlines()
+            line.startswith(("iosim: open ", "iosim: wrote "))
+            for line in err.getvalue().splitlines()
         ):
             raise RuntimeError(f"{line}\n{err.getvalue()}")
     return out.getvalue()
@@ -115,7 +115,8 @@ def renewed(page: str, *, every: bool = False) -> str:
         kind, part, code = match.groups()
         if kind != "text":
             run = every or (WRITES.search(code) and match.start() < last)
-            above, known = (kind, code), printed(kind, code) if run else ""
+            above = (kind, code)
+            known = printed(kind, code) if run else ""
         elif above[0]:
             known = known or printed(*above)
             lines = [line.rstrip() for line in known.strip("\n").splitlines()]
@@ -130,13 +131,13 @@ def renewed(page: str, *, every: bool = False) -> str:
     return "".join([*parts, page[end:]])
 
 
-def alike(shown: Sequence[str], lines: Sequence[str]) -> list[str]:
+def alike(printed_lines: Sequence[str], lines: Sequence[str]) -> list[str]:
     """Of `lines` those that are most like the shown ones, in their order; empty ones stay.
 
     Raises:
         Unlike: none is.
     """
-    wanted = [line for line in shown if line.strip()]
+    wanted = [line for line in printed_lines if line.strip()]
     best: list[tuple[float, tuple[int, ...]] | None] = [(0.0, ())] * (len(lines) + 1)
     for line in wanted:
         after: list[tuple[float, tuple[int, ...]] | None] = [None]
@@ -157,22 +158,22 @@ def alike(shown: Sequence[str], lines: Sequence[str]) -> list[str]:
         best = after
     assert best[-1] is not None
     taken = iter(best[-1][1])
-    return [lines[next(taken)] if line.strip() else "" for line in shown]
+    return [lines[next(taken)] if line.strip() else "" for line in printed_lines]
 
 
-def _likeness(one: str, other: str) -> float:
+def _likeness(first: str, other: str) -> float:
     """1 for the same words, and a little more for the same digits; 0 where they are too different."""
-    words = [re.sub(r"\d[\d.,]*", "0", " ".join(line.split())) for line in (one, other)]
+    words = [re.sub(r"\d[\d.,]*", "0", " ".join(line.split())) for line in (first, other)]
     match = SequenceMatcher(None, *words, autojunk=False)
     if match.quick_ratio() < LIKE or (ratio := match.ratio()) < LIKE:
         return 0.0
-    return ratio + 0.01 * SequenceMatcher(None, one, other, autojunk=False).ratio()
+    return ratio + 0.01 * SequenceMatcher(None, first, other, autojunk=False).ratio()
 
 
 def page_text(place: Path) -> str:
     """A page as it should be, its commands run in an empty directory."""
     text = place.read_text(encoding="utf-8")
-    with tempfile.TemporaryDirectory() as there, contextlib.chdir(there):
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         return renewed(text)
 
 
@@ -229,17 +230,19 @@ def main() -> int:
     wanted = {Path(name).resolve() for name in args.names}
     jobs = {place: partial(renew, place, text, args.check) for place, text in pages()}
     if not args.check:
-        made = MAKERS | (SLOW if args.all or wanted else {})
-        jobs |= {ROOT / name: partial(make, ROOT / name, command) for name, command in made.items()}
+        makers = MAKERS | (SLOW if args.all or wanted else {})
+        jobs |= {
+            ROOT / name: partial(make, ROOT / name, command) for name, command in makers.items()
+        }
     bad = 0
     with ProcessPoolExecutor() as pool:
         running = {
             pool.submit(job): place for place, job in jobs.items() if not wanted or place in wanted
         }
         for job in as_completed(running):
-            said = job.result()
-            bad |= said.startswith(("NOT", "out"))
-            print(f"{running[job].relative_to(ROOT)}: {said}", flush=True)
+            message = job.result()
+            bad |= message.startswith(("NOT", "out"))
+            print(f"{running[job].relative_to(ROOT)}: {message}", flush=True)
     if not args.all and not wanted and not args.check:
         print(f"left to --all: {', '.join(SLOW)}")
     return int(bad)

@@ -18,19 +18,30 @@ PATTERNS = {
 }
 
 
-HEAD = "".join(f"{title:>{wide}}" for title, wide in (
-    ("kept", 9), ("L2, GB", 10), ("of dense", 9), ("HBM, GB", 10), ("of dense", 9), ("ms", 10), ("speed-up", 10),
-))  # fmt: skip
+HEAD = "".join(
+    f"{title:>{wide}}"
+    for title, wide in (
+        ("kept", 9),
+        ("L2, GB", 10),
+        ("of dense", 9),
+        ("HBM, GB", 10),
+        ("of dense", 9),
+        ("ms", 10),
+        ("speed-up", 10),
+    )
+)
 """Blocks kept; bytes between SMs and L2, and L2 and HBM, beside those of dense attention; time."""
 
 
-def line(name: str, found: Prediction, dense: Prediction) -> str:
-    mask = found.problem.pair_mask
-    kept = mask.kept_fraction if isinstance(mask, BlockMask) else 1.0
-    gigabytes = [found.total(level) / 1e9 for level in ("l2", "hbm")]
-    shares = [found.total(level) / dense.total(level) for level in ("l2", "hbm")]
-    return (f"{name:<15}{kept:>9.2%}{gigabytes[0]:>10.3f}{shares[0]:>9.2%}{gigabytes[1]:>10.3f}{shares[1]:>9.2%}"
-            f"{1e3 * found.time.total_s:>10.3f}{dense.time.total_s / found.time.total_s:>10.1f}")  # fmt: skip
+def line(name: str, prediction: Prediction, dense: Prediction) -> str:
+    mask = prediction.problem.pair_mask
+    kept_fraction = mask.kept_fraction if isinstance(mask, BlockMask) else 1.0
+    gigabytes = [prediction.total(level) / 1e9 for level in ("l2", "hbm")]
+    shares = [prediction.total(level) / dense.total(level) for level in ("l2", "hbm")]
+    return (
+        f"{name:<15}{kept_fraction:>9.2%}{gigabytes[0]:>10.3f}{shares[0]:>9.2%}{gigabytes[1]:>10.3f}{shares[1]:>9.2%}"
+        f"{1e3 * prediction.time.total_s:>10.3f}{dense.time.total_s / prediction.time.total_s:>10.1f}"
+    )
 
 
 def main() -> None:
@@ -54,10 +65,10 @@ def main() -> None:
         problem = AttentionProblem(
             heads=8, seq_q=32768, head_dim=128, dtype="bf16", passes="bwd", **words
         )
-        found, dense = (
+        prediction, dense = (
             predict(p, "flash", "h200", method="replay") for p in (problem, without_mask(problem))
         )
-        print(line(name, found, dense))
+        print(line(name, prediction, dense))
 
     print(
         "\nN d + N^2 d^2 s / M of one head (FlashAttention, Proposition 4) beside the exact count, forward\n"
@@ -65,10 +76,12 @@ def main() -> None:
     for tokens in (16384, 65536):
         for name, words in PATTERNS.items():
             problem = AttentionProblem(heads=8, seq_q=tokens, head_dim=128, dtype="bf16", **words)
-            found = predict(problem, "flash", "h200", method="bounds")
-            term = beside(problem, found.kernel, found.total("l2"))
-            print(f"{tokens:>6}  {name:<15} s = {term['kept_fraction']:.4f}  term {term['theta_elements']:>13,.0f} "
-                  f"elements  exact {term['times_above']:.2f} times")  # fmt: skip
+            prediction = predict(problem, "flash", "h200", method="bounds")
+            term = beside(problem, prediction.kernel, prediction.total("l2"))
+            print(
+                f"{tokens:>6}  {name:<15} s = {term['kept_fraction']:.4f}  term {term['theta_elements']:>13,.0f} "
+                f"elements  exact {term['times_above']:.2f} times"
+            )
 
 
 if __name__ == "__main__":

@@ -27,24 +27,28 @@ def added_bytes() -> None:
     print("2,048 tokens, 32 heads, head_dim 128, fp16, forward and backward, A100")
     print(f"{'added':<30} {'kernel':<8} {'HBM, GB':>8} {'its part':>9} {'time':>9} {'peak':>9}")
     for name, changes in TERMS.items():
-        found = compare([plain.with_(**changes)], KERNELS, ["a100"], method="replay")
-        for entry in found.entries:
+        comparison = compare([plain.with_(**changes)], KERNELS, ["a100"], method="replay")
+        for entry in comparison.entries:
             if entry.point is None:
                 print(f"{name:<30} {entry.kernel:<8} {'cannot':>8}")
                 continue
             parts = by_group(entry.point.prediction, "hbm")
-            own = sum(parts.get(group, 0) for group in ("bias", "masks", "dropout"))
-            print(f"{name:<30} {entry.kernel:<8} {(entry.point.hbm or 0) / 1e9:>8.2f} {own / 1e9:>9.2f} "
-                  f"{1e3 * entry.point.time_s:>6.2f} ms "
-                  f"{bytes_text(entry.point.prediction.memory_bytes['peak']):>9}")  # fmt: skip
+            own_bytes = sum(parts.get(group, 0) for group in ("bias", "masks", "dropout"))
+            print(
+                f"{name:<30} {entry.kernel:<8} {(entry.point.hbm or 0) / 1e9:>8.2f} {own_bytes / 1e9:>9.2f} "
+                f"{1e3 * entry.point.time_s:>6.2f} ms "
+                f"{bytes_text(entry.point.prediction.memory_bytes['peak']):>9}"
+            )
 
 
 def generations() -> None:
     """One kernel of each generation, everything held against naive attention on an A100."""
     problem = AttentionProblem(heads=32, seq_q=8192, head_dim=128, dtype="bf16", mask="causal")
-    found = compare([problem], ["naive", "fa2", "fa3"], ["a100", "h100"], baseline="naive@a100")
+    comparison = compare(
+        [problem], ["naive", "fa2", "fa3"], ["a100", "h100"], baseline="naive@a100"
+    )
     print()
-    print(as_text(found), end="")
+    print(as_text(comparison), end="")
 
 
 if __name__ == "__main__":

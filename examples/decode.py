@@ -23,14 +23,16 @@ def one_layer() -> None:
         ("a group's heads in one tile", True, 1),
         ("and 16 splits", True, 16),
     ):
-        made = predict(
+        prediction = predict(
             problem,
             "flash",
             GPU,
             overrides=Overrides(tile=(64, 64), splits=splits, pack_group=packs),
         )
-        print(f"  {name:<28} SM<->L2 {bytes_text(made.total('l2')):>9}  HBM read "
-              f"{bytes_text(made.total('hbm', 'read')):>9}  {seconds_text(made.time.total_s):>8}")  # fmt: skip
+        print(
+            f"  {name:<28} SM<->L2 {bytes_text(prediction.total('l2')):>9}  HBM read "
+            f"{bytes_text(prediction.total('hbm', 'read')):>9}  {seconds_text(prediction.time.total_s):>8}"
+        )
 
 
 def whole_model() -> None:
@@ -46,9 +48,11 @@ def whole_model() -> None:
         print(f"\nPer generated token: {name}, {GPU}, batch 8, pages of {shape.page_size}")
         for context in (2048, 8192, 32768, 131072):
             p = decode_point(shape, context, GPU, batch=8)
-            print(f"  {context:>7,} tokens  {p.prediction.kernel.name}, {p.prediction.kernel.splits:>2} splits  cache "
-                  f"{bytes_text(p.cache_bytes):>8}  HBM {bytes_text(p.per_token('hbm') or 0):>8}  "
-                  f"{p.tokens_per_s:>7,.0f} tokens/s (K/V bound {p.bound_tokens_per_s:>7,.0f})")  # fmt: skip
+            print(
+                f"  {context:>7,} tokens  {p.prediction.kernel.name}, {p.prediction.kernel.splits:>2} splits  cache "
+                f"{bytes_text(p.cache_bytes):>8}  HBM {bytes_text(p.per_token('hbm') or 0):>8}  "
+                f"{p.tokens_per_s:>7,.0f} tokens/s (K/V bound {p.bound_tokens_per_s:>7,.0f})"
+            )
 
 
 def pages() -> None:
@@ -58,11 +62,15 @@ def pages() -> None:
         problem = AttentionProblem(
             heads=32, kv_heads=8, seq_k=1000, head_dim=128, dtype="bf16", page_size=size
         )
-        made = predict(problem, "flash", GPU, overrides=Overrides(tile=(64, 64), pack_group=True))
-        table = made.traffic.total("l2", "read", tensor="block_table")
-        unused = sum(t.allocated_bytes - t.bytes for t in made.chain.tensors.values())
-        print(f"  pages of {size:>3}: table {table / made.total('l2', 'read'):.2%} of the reads into the SMs, "
-              f"{bytes_text(unused)} unused")  # fmt: skip
+        prediction = predict(
+            problem, "flash", GPU, overrides=Overrides(tile=(64, 64), pack_group=True)
+        )
+        table = prediction.traffic.total("l2", "read", tensor="block_table")
+        unused = sum(t.allocated_bytes - t.bytes for t in prediction.chain.tensors.values())
+        print(
+            f"  pages of {size:>3}: table {table / prediction.total('l2', 'read'):.2%} of the reads into the SMs, "
+            f"{bytes_text(unused)} unused"
+        )
 
 
 def chunks() -> None:
@@ -82,10 +90,11 @@ def chunks() -> None:
                 dtype="bf16",
                 mask="causal",
             )
-            made = predict(
+            prediction = predict(
                 problem, "fa3", GPU, method="capacity", overrides=Overrides(append_kv=True)
             )
-            read, time = read + made.total("hbm", "read"), time + made.time.total_s
+            read = read + prediction.total("hbm", "read")
+            time = time + prediction.time.total_s
         print(f"  chunks of {chunk:>6,}: HBM read {bytes_text(read):>8}, {seconds_text(time)}")
 
 

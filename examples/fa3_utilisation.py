@@ -36,8 +36,10 @@ def main() -> None:
         for p, s in speeds:
             errors[p.fitted].append(abs(s / p.tflops - 1))
     fitted, others = (statistics.fmean(errors[k]) for k in (True, False))
-    print(f"\nmean error: {fitted:.1%} on {len(errors[True])} points of {FIT_LENGTHS} tokens, {others:.1%} on the "
-          f"{len(errors[False])} others")  # fmt: skip
+    print(
+        f"\nmean error: {fitted:.1%} on {len(errors[True])} points of {FIT_LENGTHS} tokens, {others:.1%} on the "
+        f"{len(errors[False])} others"
+    )
 
 
 if __name__ == "__main__":

@@ -19,18 +19,18 @@ CHANGES: tuple[dict[str, Any], ...] = ({"stages": 2}, {"tile": "64x64"}, {"order
 
 
 def main() -> None:
-    own = iosim.predict(**CALL)
+    computed = iosim.predict(**CALL)
     print(
-        f"flash with its {own.kernel.tile} on an H100, 8,192 tokens, 32 heads, causal; limits {LIMITS}"
+        f"flash with its {computed.kernel.tile} on an H100, 8,192 tokens, 32 heads, causal; limits {LIMITS}"
     )
     for change in CHANGES:
-        d = iosim.predict(**CALL, **change, against=own, fail_above=LIMITS)
-        (one,) = d.differences
+        d = iosim.predict(**CALL, **change, against=computed, fail_above=LIMITS)
+        (difference,) = d.differences
         print(
             f"\n{', '.join(f'{name} {value}' for name, value in change.items())}: {'yes' if d.holds else 'no'}"
         )
-        print(f"  {one.line}")
-        for line in (*d.exceeded, *one.reasons):
+        print(f"  {difference.line}")
+        for line in (*d.exceeded, *difference.reasons):
             print(f"  {line}")
 
 

@@ -20,10 +20,15 @@ CALLS = ("22", "96", "160", "68", "121", "110", "117")
 def problem_of(row: dict[str, str]) -> iosim.AttentionProblem:
     """The problem of a recorded forward call."""
     return iosim.AttentionProblem(
-        batch=int(row["batch"]), heads=int(row["heads"]), kv_heads=int(row["kv_heads"]), seq_q=int(row["seq_q"]),
-        seq_k=int(row["seq_k"]), head_dim=int(row["head_dim"]), dtype=row["dtype"],
+        batch=int(row["batch"]),
+        heads=int(row["heads"]),
+        kv_heads=int(row["kv_heads"]),
+        seq_q=int(row["seq_q"]),
+        seq_k=int(row["seq_k"]),
+        head_dim=int(row["head_dim"]),
+        dtype=row["dtype"],
         mask="causal" if row["causal"] == "1" else "none",
-    )  # fmt: skip
+    )
 
 
 def settings_of(row: dict[str, str]) -> iosim.Overrides | None:
@@ -49,15 +54,15 @@ def main() -> None:
     for call in wanted:
         row = rows[call]
         p = problem_of(row)
-        made = iosim.predict(p, row["implementation"], "h200", overrides=settings_of(row))
+        prediction = iosim.predict(p, row["implementation"], "h200", overrides=settings_of(row))
         heads = f"{p.heads}" if p.group == 1 else f"{p.heads}/{p.kv_heads}"
         shape = f"{p.batch} x {heads}, {p.seq_q:,}, {p.head_dim}, {p.mask}"
         for level, name in (("l2", "SM<->L2"), ("hbm", "HBM")):
             measured = int(row[f"{level}_read"])
-            found = made.total(level, "read")
-            numbers = f"{found / 1e6:,.1f} | {measured / 1e6:,.1f} | {found / measured:.4f}"
+            predicted = prediction.total(level, "read")
+            numbers = f"{predicted / 1e6:,.1f} | {measured / 1e6:,.1f} | {predicted / measured:.4f}"
             print(
-                f"| {call} | {made.kernel.name} {made.kernel.tile} | {shape} | {name} | {numbers} |"
+                f"| {call} | {prediction.kernel.name} {prediction.kernel.tile} | {shape} | {name} | {numbers} |"
             )
 
 

@@ -25,8 +25,17 @@ def main() -> None:
     print("\nAs lines of a Triton kernel:")
     print(iosim.triton.remap(ranking.best))
 
-    lengths = iosim.orders(gpu="h200", kernel="flash-sm90", heads=16, seq_len="2k,4k", causal=True, dtype="bf16",
-                           weights=[4, 1], scheduler="dynamic", direction="ascending")  # fmt: skip
+    lengths = iosim.orders(
+        gpu="h200",
+        kernel="flash-sm90",
+        heads=16,
+        seq_len="2k,4k",
+        causal=True,
+        dtype="bf16",
+        weights=[4, 1],
+        scheduler="dynamic",
+        direction="ascending",
+    )
     print(f"Four calls of 2k tokens for one of 4k: {lengths.best.choice.words}")
 
 

@@ -22,14 +22,14 @@ SAID = Given(heads=8, seqs=(1000, 4096), head_dims=(64, 128), causal=True)
 
 
 def main() -> None:
-    found = read_profile(FILE, SAID)
+    measured = read_profile(FILE, SAID)
     print("SM<->L2 reads, counted and predicted")
-    for r in compare(found.rows, load_profile("h200")).residuals:
+    for r in compare(measured.rows, load_profile("h200")).residuals:
         if r.quantity == "l2_read":
             words = f"{r.row.implementation} {r.launch}, {size_text(r.problem)}"
             print(f"  {words:64} {bytes_text(r.measured):>10} {bytes_text(r.predicted):>10}")
     print("not matched")
-    for skipped in found.unmatched:
+    for skipped in measured.unmatched:
         print(f"  {skipped.row.implementation[:44]:44} {skipped.reason}")
 
 

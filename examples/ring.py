@@ -19,10 +19,12 @@ def main() -> None:
     print(
         f"{'method':<10}{'idle slots':>11}{'received, Nd':>14}{'time, ms':>10}{'speed-up':>10}{'memory, GB':>12}"
     )
-    for found in study(problem, 8, profile, cluster(profile)):
-        slots = str(found.idle.slots) if found.idle else "-"
-        print(f"{found.name:<10}{slots:>11}{found.received_nd:>14.3f}{1e3 * found.seconds:>10.0f}{found.speedup:>10.2f}"
-              f"{found.memory_bytes / 1e9:>12.2f}")  # fmt: skip
+    for result in study(problem, 8, profile, cluster(profile)):
+        slots = str(result.idle.slots) if result.idle else "-"
+        print(
+            f"{result.name:<10}{slots:>11}{result.received_nd:>14.3f}{1e3 * result.seconds:>10.0f}{result.speedup:>10.2f}"
+            f"{result.memory_bytes / 1e9:>12.2f}"
+        )
 
     print("\nIdle slots by the number of GPUs, exact\n")
     print(f"{'GPUs':<6}{'ring':>8}{'balanced':>10}{'balanced / P^2':>16}")
@@ -38,9 +40,9 @@ def main() -> None:
     print(f"{'tokens':<8}" + "".join(f"{n:>10}" for n in names))
     nodes = cluster(profile, "nvlink", "ib-100g", 4)
     for thousands in (16, 64, 256, 1024):
-        one = problem.with_(seq_q=thousands * 1024, seq_k=thousands * 1024, passes="fwd")
+        attention = problem.with_(seq_q=thousands * 1024, seq_k=thousands * 1024, passes="fwd")
         exposed = (
-            f"{1e3 * r.exposed_s:>10.1f}" for r in study(one, 8, profile, nodes, names=names)
+            f"{1e3 * r.exposed_s:>10.1f}" for r in study(attention, 8, profile, nodes, names=names)
         )
         print(f"{thousands:>4}k   " + "".join(exposed))
 

@@ -20,9 +20,9 @@ def parts() -> None:
     for call in iosim.latency(
         stack="vllm,sglang", gpu="a100,h100", batch=16, kv_heads=8, seq_len=1, seq_len_k="8k"
     ):
-        told = ", ".join(f"{part.name} {seconds_text(part.seconds)}" for part in call.parts)
+        parts_text = ", ".join(f"{part.name} {seconds_text(part.seconds)}" for part in call.parts)
         print(
-            f"  {call.stack.name:<7} {call.prediction.profile.name:<14} {seconds_text(call.total_s):>8}: {told}"
+            f"  {call.stack.name:<7} {call.prediction.profile.name:<14} {seconds_text(call.total_s):>8}: {parts_text}"
         )
 
 
@@ -48,8 +48,8 @@ def batches() -> None:
 
 def calibration() -> None:
     """Twenty published calls of vLLM on an H100 as if they were one's own."""
-    found = calibrate_times(read_times(str(TIMES)), "vllm", iosim.load_profile("h100"))
-    print(f"\n{found.answer}")
+    calibrated = calibrate_times(read_times(str(TIMES)), "vllm", iosim.load_profile("h100"))
+    print(f"\n{calibrated.answer}")
 
 
 if __name__ == "__main__":

@@ -16,18 +16,26 @@ PAIRS = (("flash", "uniform"), ("naive", "uniform-naive"))
 def main() -> None:
     problem = AttentionProblem(batch=8, heads=12, seq_q=1024, head_dim=64)
     print("batch 8, 12 heads of 64, 1,024 tokens, fp16, forward; shared: one Q and K, twelve V\n")
-    print(f"{'GPU':<6}{'kernel':<15}{'SM<->L2, MB':>12}{'HBM, MB':>10}{'memory, MB':>12}{'GFLOP':>8}{'time, us':>10}"
-          f"{'saved':>8}")  # fmt: skip
+    print(
+        f"{'GPU':<6}{'kernel':<15}{'SM<->L2, MB':>12}{'HBM, MB':>10}{'memory, MB':>12}{'GFLOP':>8}{'time, us':>10}"
+        f"{'saved':>8}"
+    )
     for gpu in ("t4", "l4", "a100"):
         for pair in PAIRS:
-            made = [
+            predictions = [
                 predict(problem, kernel, load_profile(gpu), method="capacity") for kernel in pair
             ]
-            for p in made:
-                saved = "-" if p is made[0] else f"{made[0].time.total_s / p.time.total_s:.2f}x"
-                print(f"{gpu:<6}{p.kernel.name:<15}{p.total('l2') / 1e6:>12.1f}{p.total('hbm') / 1e6:>10.1f}"
-                      f"{p.memory_bytes['peak'] / 1e6:>12.1f}{p.flops / 1e9:>8.1f}{1e6 * p.time.total_s:>10.0f}"
-                      f"{saved:>8}")  # fmt: skip
+            for p in predictions:
+                saved = (
+                    "-"
+                    if p is predictions[0]
+                    else f"{predictions[0].time.total_s / p.time.total_s:.2f}x"
+                )
+                print(
+                    f"{gpu:<6}{p.kernel.name:<15}{p.total('l2') / 1e6:>12.1f}{p.total('hbm') / 1e6:>10.1f}"
+                    f"{p.memory_bytes['peak'] / 1e6:>12.1f}{p.flops / 1e9:>8.1f}{1e6 * p.time.total_s:>10.0f}"
+                    f"{saved:>8}"
+                )
 
     print("\nValue heads a tile: what is on chip, and what is read again (tiles of 64 x 64)\n")
     print(f"{'heads':<7}{'accumulators':>14}{'Q, MB':>8}{'K, MB':>8}{'V, MB':>8}{'all, MB':>9}")

@@ -86,8 +86,10 @@ def main() -> None:
     print(fused.by_operator())
     written_out = trained(written_out=True)
     more = written_out.hbm.total / fused.hbm.total
-    print(f"Attention written out: {written_out.hbm.total / 1e9:.1f} GB in place of {fused.hbm.total / 1e9:.1f} GB "
-          f"at HBM ({more:.2f} times) and {written_out.time_s / fused.time_s:.2f} times the time.")  # fmt: skip
+    print(
+        f"Attention written out: {written_out.hbm.total / 1e9:.1f} GB in place of {fused.hbm.total / 1e9:.1f} GB "
+        f"at HBM ({more:.2f} times) and {written_out.time_s / fused.time_s:.2f} times the time."
+    )
 
 
 if __name__ == "__main__":

@@ -22,22 +22,26 @@ def main() -> None:
         for attention in ("naive", "flash"):
             for recompute in ("none", "attention", "full"):
                 setup = Setup(seq_len=tokens, attention=attention, recompute=recompute)
-                made = predict_training(MODEL, setup, gpu)
-                kept = sum(made.saved_by_kind.values())
-                assert made.time is not None
-                print(f"{tokens:>7}{attention:>11}{recompute:>11}{made.peak_bytes / GB:>9.2f}{kept / GB:>10.2f}"
-                      f"{made.time.total_s * 1e3:>9.0f}  {'yes' if made.fits else 'no'}")  # fmt: skip
+                training = predict_training(MODEL, setup, gpu)
+                total = sum(training.saved_by_kind.values())
+                assert training.time is not None
+                print(
+                    f"{tokens:>7}{attention:>11}{recompute:>11}{training.peak_bytes / GB:>9.2f}{total / GB:>10.2f}"
+                    f"{training.time.total_s * 1e3:>9.0f}  {'yes' if training.fits else 'no'}"
+                )
 
     print("\nLongest sequence that fits, by width")
     print(f"{'width':>7}{'naive':>8}{'flash':>8}{'flash, recomputed':>19}")
     kinds = {"naive": Setup(attention="naive"), "flash": Setup(), "again": Setup(recompute="full")}
     widths = (512, 1024, 1536)
-    found = {
+    bytes_by_algorithm = {
         name: frontier(MODEL, setup, gpu, "width", widths, (2048, 8192)).longest
         for name, setup in kinds.items()
     }
     for n, width in enumerate(widths):
-        print(f"{width:>7}{found['naive'][n]:>8}{found['flash'][n]:>8}{found['again'][n]:>19}")
+        print(
+            f"{width:>7}{bytes_by_algorithm['naive'][n]:>8}{bytes_by_algorithm['flash'][n]:>8}{bytes_by_algorithm['again'][n]:>19}"
+        )
 
 
 if __name__ == "__main__":

@@ -70,13 +70,17 @@ def main() -> None:
     )
 
     # What Proton would be told of its launches:
-    told = launch_metadata("h200")((16, 32, 1), metadata, args)
-    print(f"{told['name']}: {told['bytes'] / 1e6:.1f} MB of HBM, {told['flops16'] / 1e9:.1f} GFLOP")
+    launch_facts = launch_metadata("h200")((16, 32, 1), metadata, args)
+    print(
+        f"{launch_facts['name']}: {launch_facts['bytes'] / 1e6:.1f} MB of HBM, {launch_facts['flops16'] / 1e9:.1f} GFLOP"
+    )
 
     # The article's block-sparse kernel: chunks of 128 tokens that see themselves and three before them.
     sparse = PROBLEM.with_(mask="blocks", mask_blocks=streaming_mask(4096, 128, 3))
-    found = rank(sparse, "h200", name="triton-streaming")[0]
-    print(f"block-sparse, 4 chunks of 32: {found.config.text()}, {found.time_s * 1e3:.4f} ms")
+    best_timed = rank(sparse, "h200", name="triton-streaming")[0]
+    print(
+        f"block-sparse, 4 chunks of 32: {best_timed.config.text()}, {best_timed.time_s * 1e3:.4f} ms"
+    )
 
 
 if __name__ == "__main__":

@@ -79,7 +79,9 @@ def run_check(groups: list[str], quick: bool) -> int:
             ]
     specs = list(dict.fromkeys(specs))[:: 7 if quick else 1]
     prebuild(specs, require(profiler=False))
-    seed, failed, worst = int.from_bytes(os.urandom(3), "little"), 0, {}
+    seed = int.from_bytes(os.urandom(3), "little")
+    failed = 0
+    worst = {}
     for spec in specs:
         for n, (case, extremes) in enumerate(small(spec)):
             good, errors = trusted(case, seed + n, **extremes)
@@ -106,7 +108,8 @@ def timing_cases(which: str) -> Iterator[Case]:
     for dtype, head_dim, (seq, heads), causal in itertools.product(
         ("bf16", "fp16"), (64, 128), ((4096, 32), (16384, 8)), (False, True)
     ):
-        mask, shape = "causal" if causal else "none", Shape(1, heads, heads, seq, seq, head_dim)
+        mask = "causal" if causal else "none"
+        shape = Shape(1, heads, heads, seq, seq, head_dim)
         if which == "bwd":
             yield Case(replace(BWD_TILES[head_dim], mask=mask, dtype=dtype), shape, causal=causal)
         else:
@@ -133,19 +136,19 @@ def run_time(out: Path, passes: list[str]) -> int:
                     case, l2_start == "cold"
                 )
                 for name, ms in times.items():
-                    own = name == case.implementation
-                    tile = [row[x] if own else "" for x in ("block_q", "block_k", "warps")]
+                    is_own = name == case.implementation
+                    tile = [row[x] if is_own else "" for x in ("block_q", "block_k", "warps")]
                     name_of = (
                         name
-                        if own
+                        if is_own
                         else name + ("_bwd" if case.implementation == "flash_bwd" else "")
                     )
                     rate = flops(case) / ms / 1e9
                     problem = [name_of, *(row[x] for x in PROBLEM[1:])]
                     writer.writerow((*problem, *tile, l2_start, f"{ms:.4f}", f"{rate:.1f}"))
                 file.flush()
-                shown = {name: round(ms, 4) for name, ms in times.items()}
-                print(" ".join(row[x] for x in PROBLEM), l2_start, shown, flush=True)
+                rounded = {name: round(ms, 4) for name, ms in times.items()}
+                print(" ".join(row[x] for x in PROBLEM), l2_start, rounded, flush=True)
     return 0
 
 

@@ -123,8 +123,10 @@ def gradients(
     t: dict[str, torch.Tensor], causal: bool, window: int | None
 ) -> dict[str, torch.Tensor]:
     """O and LSE, and dQ, dK, dV, in float64: of q, d_o [heads, rows, head_dim] and k, v [kv_heads, keys, head_dim]."""
-    heads, kv_heads = t["q"].shape[0], t["k"].shape[0]
-    q, d_o = t["q"].double(), t["d_o"].double()
+    heads = t["q"].shape[0]
+    kv_heads = t["k"].shape[0]
+    q = t["q"].double()
+    d_o = t["d_o"].double()
     k, v = (t[x].double().repeat_interleave(heads // kv_heads, 0) for x in "kv")
     p, lse = weights(q, k, causal, window)
     d_p = d_o @ v.transpose(-1, -2)
@@ -133,7 +135,8 @@ def gradients(
     def of_group(x: torch.Tensor) -> torch.Tensor:
         return x.unflatten(0, (kv_heads, -1)).sum(1)
 
-    d_k, d_v = of_group(d_s.transpose(-1, -2) @ q), of_group(p.transpose(-1, -2) @ d_o)
+    d_k = of_group(d_s.transpose(-1, -2) @ q)
+    d_v = of_group(p.transpose(-1, -2) @ d_o)
     return {"o": p @ v, "lse": lse, "dq": d_s @ k, "dk": d_k, "dv": d_v}
 
 
@@ -143,8 +146,8 @@ def error_of(got: torch.Tensor, want: torch.Tensor, magnitude: float) -> float:
     Where large scores leave one key a row, dS is nothing but the rounding of O: |want| then has 1 / magnitude of the
     norm that inputs of that size would give it.
     """
-    usual = magnitude * want.numel() ** 0.5 if magnitude > 1 else 1e-9
-    error = (torch.linalg.norm(got.double() - want) / (torch.linalg.norm(want) + usual)).item()
+    scale = magnitude * want.numel() ** 0.5 if magnitude > 1 else 1e-9
+    error = (torch.linalg.norm(got.double() - want) / (torch.linalg.norm(want) + scale)).item()
     return error if math.isfinite(error) else math.inf
 
 
@@ -183,12 +186,12 @@ def check(kernel: Sm90Backward, problem: Problem, seed: int) -> tuple[bool, dict
     lse = lse.cuda()
     wanted = []
     for rows, keys in zip(*places, strict=True):
-        own = {
+        arrays = {
             name: x[rows if name in ("q", "d_o") else keys].transpose(0, 1)
             for name, x in packed.items()
             if name != "o"
         }
-        wanted.append(gradients(own, spec.mask == "causal", s.window))
+        wanted.append(gradients(arrays, spec.mask == "causal", s.window))
         packed["o"][rows], lse[:, rows] = (
             wanted[-1]["o"].transpose(0, 1).to(dtype),
             wanted[-1]["lse"].float(),
@@ -224,7 +227,8 @@ def check(kernel: Sm90Backward, problem: Problem, seed: int) -> tuple[bool, dict
 
 
 def run_check(specs: list[Sm90BwdSpec], first: int, quick: bool) -> None:
-    seed, wrong = int.from_bytes(os.urandom(3), "little"), 0
+    seed = int.from_bytes(os.urandom(3), "little")
+    wrong = 0
     worst: dict[str, dict[str, float]] = {}
     for i, spec in enumerate(specs[first:], first):
         print("ITEM", i, flush=True)
@@ -241,11 +245,11 @@ def run_check(specs: list[Sm90BwdSpec], first: int, quick: bool) -> None:
                 worst[spec.dtype] = {name: max(old.get(name, 0.0), x) for name, x in errors.items()}
             if not good:
                 print(f"WRONG {spec} {problem}: {errors}", flush=True)
-    shown = "; ".join(
+    printed = "; ".join(
         dtype + "".join(f" {name} {x:.1e}" for name, x in by.items()) for dtype, by in worst.items()
     )
     print(
-        f"seed {seed}: {len(specs) - first} instantiations, {wrong} wrong calls; largest errors: {shown}"
+        f"seed {seed}: {len(specs) - first} instantiations, {wrong} wrong calls; largest errors: {printed}"
     )
 
 
@@ -318,9 +322,14 @@ def library_call(
 
 
 def row(
-    name: str, s: Shape, causal: bool, dtype: str, ms: float, spec: Sm90BwdSpec | None = None,
+    name: str,
+    s: Shape,
+    causal: bool,
+    dtype: str,
+    ms: float,
+    spec: Sm90BwdSpec | None = None,
     order: Sm90Order | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Hands a row of the table to the parent, and gives its TFLOP/s."""
     rate = f"{2.5 * flops(s, causal) / ms / 1e9:.1f}"
     problem = [name, s.batch, s.heads, s.kv_heads, s.seq_q, s.seq_k, s.head_dim, int(causal), dtype]
@@ -340,16 +349,16 @@ def run_time(problems: list[tuple[Shape, str, bool]], first: int) -> None:
             default_order(causal),
             "causal" if causal else "none",
         )
-        said = []
+        parts = []
         for name, ordered in (("flash_bwd_sm90", False), ("flash_bwd_sm90_ordered", True)):
             spec = fastest_backward(s.head_dim, mask, dtype, ordered)
             ms = median_ms(own_call(spec, s, t, order), False)
-            said.append(f"{name} {row(name, s, causal, dtype, ms, spec, order)}")
+            parts.append(f"{name} {row(name, s, causal, dtype, ms, spec, order)}")
         for name in LIBRARIES:
             ms = median_ms(library_call(name, s, causal, t), False)
-            said.append(f"{name} {row(name, s, causal, dtype, ms)}")
+            parts.append(f"{name} {row(name, s, causal, dtype, ms)}")
         shape = f"{s.head_dim} {s.heads}/{s.kv_heads} x {s.seq_q} {'causal' if causal else 'full'} {dtype}"
-        print(shape, *said, flush=True)
+        print(shape, *parts, flush=True)
 
 
 def swept(head_dim: int) -> list[Sm90BwdSpec]:
@@ -404,14 +413,14 @@ def run_orders(shapes: list[Shape], first: int) -> None:
                 order = Sm90Order(name, blocks, section, direction)
                 ms = median_ms(own_call(spec, s, t, order), False)
                 rates[float(row("flash_bwd_sm90", s, causal, "bf16", ms, spec, order))] = order
-            least, most = min(rates), max(rates)
+            least, highest = min(rates), max(rates)
             print(
                 s,
                 "causal" if causal else "full",
                 least,
                 rates[least],
-                most,
-                rates[most],
+                highest,
+                rates[highest],
                 flush=True,
             )
 
@@ -431,18 +440,22 @@ def main() -> int:
         items = [spec for spec in checked_specs() if spec.head_dim in a.head_dim]
         if a.quick:
             items = list({(spec.head_dim, spec.sums): spec for spec in items}.values())
-        specs, run = items, partial(run_check, quick=a.quick)
+        specs = items
+        run = partial(run_check, quick=a.quick)
     elif a.what == "time":
-        items, run = [problem for d in a.head_dim for problem in timed_problems(d)], run_time
+        items = [problem for d in a.head_dim for problem in timed_problems(d)]
+        run = run_time
         specs = [
             fastest_backward(s.head_dim, "causal" if causal else "none", dtype, ordered)
             for (s, dtype, causal), ordered in itertools.product(items, (False, True))
         ]
     elif a.what == "sweep":
-        items, run = [spec for d in a.head_dim for spec in swept(d)], run_sweep
+        items = [spec for d in a.head_dim for spec in swept(d)]
+        run = run_sweep
         specs = [replace(spec, mask=mask) for spec in items for mask in ("none", "causal")]
     else:
-        items, run = [s for d in a.head_dim for s in sweep_shapes(d)], run_orders
+        items = [s for d in a.head_dim for s in sweep_shapes(d)]
+        run = run_orders
         specs = [fastest_backward(d, mask) for d in a.head_dim for mask in ("none", "causal")]
     if a.worker is not None:
         run(items, a.worker)

@@ -77,7 +77,8 @@ class Problem:
 
 def small(spec: Sm90Spec) -> Iterator[Problem]:
     """Problems that reach an instantiation's edges: ragged, grouped, empty rows, large scores, many tiles a CTA."""
-    window, default = 37 if spec.mask == "window" else None, Sm90Order()
+    window = 37 if spec.mask == "window" else None
+    default = Sm90Order()
 
     def shape(*sizes: int) -> Shape:
         batch, heads, kv_heads, *lengths = sizes
@@ -128,7 +129,8 @@ def weights(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """P and LSE of q [heads, rows, head_dim] and k [heads, keys, head_dim] in float64."""
     scores = q.double() @ k.double().transpose(-1, -2) * q.shape[-1] ** -0.5
-    rows, keys = torch.arange(q.shape[1], device="cuda"), torch.arange(k.shape[1], device="cuda")
+    rows = torch.arange(q.shape[1], device="cuda")
+    keys = torch.arange(k.shape[1], device="cuda")
     back = rows[:, None] + (len(keys) - len(rows)) - keys[None, :]
     if causal or window is not None:
         scores = scores.masked_fill(back < 0, -math.inf)
@@ -223,7 +225,8 @@ def check(kernel: Sm90Forward, problem: Problem, seed: int) -> tuple[bool, float
 
 
 def run_check(specs: list[Sm90Spec], first: int, quick: bool) -> None:
-    seed, wrong = int.from_bytes(os.urandom(3), "little"), 0
+    seed = int.from_bytes(os.urandom(3), "little")
+    wrong = 0
     worst: dict[str, tuple[float, float]] = {}
     for i, spec in enumerate(specs[first:], first):
         print("ITEM", i, flush=True)
@@ -240,9 +243,9 @@ def run_check(specs: list[Sm90Spec], first: int, quick: bool) -> None:
                 worst[spec.dtype] = max(old[0], errors[0]), max(old[1], errors[1])
             if not good:
                 print(f"WRONG {spec} {problem}: {errors}", flush=True)
-    shown = ", ".join(f"{dtype} O {o:.1e} LSE {lse:.1e}" for dtype, (o, lse) in worst.items())
+    printed = ", ".join(f"{dtype} O {o:.1e} LSE {lse:.1e}" for dtype, (o, lse) in worst.items())
     print(
-        f"seed {seed}: {len(specs) - first} instantiations, {wrong} wrong calls; largest errors: {shown}"
+        f"seed {seed}: {len(specs) - first} instantiations, {wrong} wrong calls; largest errors: {printed}"
     )
 
 
@@ -332,9 +335,15 @@ def sustained_ms(call: Callable[[], Any], ms: float) -> tuple[float, str]:
 
 
 def row(
-    name: str, s: Shape, causal: bool, dtype: str, ms: float, spec: Sm90Spec | None = None,
-    order: Sm90Order | None = None, clock: str = "",
-) -> str:  # fmt: skip
+    name: str,
+    s: Shape,
+    causal: bool,
+    dtype: str,
+    ms: float,
+    spec: Sm90Spec | None = None,
+    order: Sm90Order | None = None,
+    clock: str = "",
+) -> str:
     """Hands a row of the table to the parent, and gives its TFLOP/s."""
     rate = f"{flops(s, causal) / ms / 1e9:.1f}"
     problem = [name, s.batch, s.heads, s.kv_heads, s.seq_q, s.seq_k, s.head_dim, int(causal), dtype]
@@ -371,13 +380,14 @@ def run_time(problems: list[tuple[Shape, str, bool]], first: int) -> None:
     """The fastest instantiation beside PyTorch's backends, in bursts, and sustained at 16,384 tokens."""
     for i, (s, dtype, causal) in enumerate(problems[first:], first):
         print("ITEM", i, flush=True)
-        t, spec = tensors(s, dtype), fastest(s.head_dim, "causal" if causal else "none", dtype)
+        t = tensors(s, dtype)
+        spec = fastest(s.head_dim, "causal" if causal else "none", dtype)
         order = default_order(causal)
         calls = {"flash_fwd_sm90": own_call(spec, s, t, order)}
         calls |= {name: library_call(name, s, causal, t) for name in LIBRARIES}
         mine = {"flash_fwd_sm90": (spec, order)}
         bursts = {name: median_ms(call, False) for name, call in calls.items()}
-        said = [
+        parts = [
             f"{name} {row(name, s, causal, dtype, ms, *mine.get(name, ()))}"
             for name, ms in bursts.items()
         ]
@@ -386,10 +396,10 @@ def run_time(problems: list[tuple[Shape, str, bool]], first: int) -> None:
                 time.sleep(1)
                 ms, clock = sustained_ms(call, bursts[name])
                 rate = row(name, s, causal, dtype, ms, *mine.get(name, (None, None)), clock)
-                said.append(f"{name} sustained {rate} at {clock} MHz")
+                parts.append(f"{name} sustained {rate} at {clock} MHz")
                 time.sleep(1)
         shape = f"{s.head_dim} {s.heads}/{s.kv_heads} x {s.seq_q} {'causal' if causal else 'full'} {dtype}"
-        print(shape, *said, flush=True)
+        print(shape, *parts, flush=True)
 
 
 def sweep_shapes(head_dim: int) -> tuple[Shape, ...]:
@@ -455,17 +465,18 @@ def run_pack(shapes: list[Shape], first: int) -> None:
     """The fastest instantiation with the heads of a group in one tile or not, beside PyTorch's backends."""
     for i, s in enumerate(shapes[first:], first):
         print("ITEM", i, flush=True)
-        t, said = tensors(s, "bf16"), []
+        t, parts = tensors(s, "bf16"), []
         for pack in (1, s.heads // s.kv_heads):
-            spec, order = replace(fastest(s.head_dim), pack=pack), default_order(False)
+            spec = replace(fastest(s.head_dim), pack=pack)
+            order = default_order(False)
             ms = median_ms(own_call(spec, s, t, order), False)
             row("flash_fwd_sm90", s, False, "bf16", ms, spec, order)
-            said.append(f"pack {pack} {ms:.4f} ms")
+            parts.append(f"pack {pack} {ms:.4f} ms")
         for name in LIBRARIES:
             ms = median_ms(library_call(name, s, False, t), False)
             row(name, s, False, "bf16", ms)
-            said.append(f"{name} {ms:.4f} ms")
-        print(s, *said, flush=True)
+            parts.append(f"{name} {ms:.4f} ms")
+        print(s, *parts, flush=True)
 
 
 def main() -> int:
@@ -483,9 +494,11 @@ def main() -> int:
         items = [spec for spec in checked_specs() if spec.head_dim in a.head_dim][
             :: 23 if a.quick else 1
         ]
-        specs, run = items, partial(run_check, quick=a.quick)
+        specs = items
+        run = partial(run_check, quick=a.quick)
     elif a.what == "time":
-        items, run = [problem for d in a.head_dim for problem in timed_problems(d)], run_time
+        items = [problem for d in a.head_dim for problem in timed_problems(d)]
+        run = run_time
         specs = [
             fastest(s.head_dim, "causal" if causal else "none", dtype) for s, dtype, causal in items
         ]
@@ -493,7 +506,8 @@ def main() -> int:
         several = [
             replace(x, mask="none") for d in a.head_dim for x in variants(d) + variants(d, "causal")
         ]
-        items, run = [spec for spec in dict.fromkeys(several) if spec.pack == 1], run_sweep
+        items = [spec for spec in dict.fromkeys(several) if spec.pack == 1]
+        run = run_sweep
         specs = [replace(spec, mask=mask) for spec in items for mask in ("none", "causal")]
     elif a.what == "pack":
         items, run = packed_shapes(), run_pack
@@ -503,7 +517,8 @@ def main() -> int:
             for pack in (1, s.heads // s.kv_heads)
         ]
     else:
-        items, run = [s for d in a.head_dim for s in sweep_shapes(d)], run_orders
+        items = [s for d in a.head_dim for s in sweep_shapes(d)]
+        run = run_orders
         specs = [fastest(d, mask) for d in a.head_dim for mask in ("none", "causal")]
     if a.worker is not None:
         run(items, a.worker)

@@ -36,7 +36,8 @@ def chains(case: Case, flush: bool) -> dict[str, float]:
 def library(case: Case, flush: bool) -> dict[str, float]:
     """Median ms of PyTorch's backends on the same problem; a backend that refuses it is left out."""
     t = inputs(case, seed=7)
-    s, group = case.shape, case.shape.heads // case.shape.kv_heads
+    s = case.shape
+    group = case.shape.heads // case.shape.kv_heads
     backward = case.implementation == "flash_bwd"
     q = t["q"].requires_grad_(backward)
     k, v = (t[x].repeat_interleave(group, dim=1).requires_grad_(backward) for x in "kv")

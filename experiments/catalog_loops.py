@@ -50,9 +50,15 @@ class Build(NamedTuple):
 
     def problem(self) -> AttentionProblem:
         return AttentionProblem(
-            batch=2, heads=8, seq_q=TOKENS, seq_k=TOKENS, head_dim=self.head_dim,
-            dtype=self.dtype, mask=self.mask, passes=self.direction,
-        )  # fmt: skip
+            batch=2,
+            heads=8,
+            seq_q=TOKENS,
+            seq_k=TOKENS,
+            head_dim=self.head_dim,
+            dtype=self.dtype,
+            mask=self.mask,
+            passes=self.direction,
+        )
 
 
 def own_builds() -> Iterator[tuple[Build, Spec, str]]:
@@ -62,25 +68,25 @@ def own_builds() -> Iterator[tuple[Build, Spec, str]]:
     for cc in (80, 90):
         for head_dim in (64, 128, 256):
             for mask in MASKS:
-                one = Build("flash-cu", "fwd", head_dim, "bf16", mask, cc)
-                tile = resolve("flash-cu", one.problem(), load_profile(GPUS[cc])).tile
+                build = Build("flash-cu", "fwd", head_dim, "bf16", mask, cc)
+                tile = resolve("flash-cu", build.problem(), load_profile(GPUS[cc])).tile
                 spec = FwdSpec(
                     head_dim, tile.block_q, tile.block_k, tile.warps, tile.stages, mask, "bf16"
                 )
-                yield one, tuned(spec, f"{cc / 10}"), f"{cc / 10}"
+                yield build, tuned(spec, f"{cc / 10}"), f"{cc / 10}"
         for head_dim in (64, 128):
             for mask in MASKS:
-                one = Build("flash-cu", "bwd", head_dim, "bf16", mask, cc)
-                tile = resolve("flash-cu", one.problem(), load_profile(GPUS[cc])).tile_backward
+                build = Build("flash-cu", "bwd", head_dim, "bf16", mask, cc)
+                tile = resolve("flash-cu", build.problem(), load_profile(GPUS[cc])).tile_backward
                 back = BwdSpec(head_dim, tile.block_q, tile.block_k, tile.warps, mask, "bf16")
-                yield one, back, f"{cc / 10}"
+                yield build, back, f"{cc / 10}"
     for mask in MASKS:
         for head_dim in (64, 128, 256):
-            one = Build("flash-sm90", "fwd", head_dim, "bf16", mask, 90)
-            yield one, fastest(head_dim, mask), HOPPER
+            build = Build("flash-sm90", "fwd", head_dim, "bf16", mask, 90)
+            yield build, fastest(head_dim, mask), HOPPER
         for head_dim in (64, 128):
-            one = Build("flash-sm90", "bwd", head_dim, "bf16", mask, 90)
-            yield one, fastest_backward(head_dim, mask), HOPPER
+            build = Build("flash-sm90", "bwd", head_dim, "bf16", mask, 90)
+            yield build, fastest_backward(head_dim, mask), HOPPER
 
 
 def published_minimal(source: Path, cc: int, folder: Path) -> Function:
@@ -93,18 +99,22 @@ def published_minimal(source: Path, cc: int, folder: Path) -> Function:
     return read_module(cubin).function("forward_kernel")
 
 
-def triton_forward(one: Build) -> Function:
+def triton_forward(build: Build) -> Function:
     """The forward with the tutorial's arguments, compiled for the catalog's tile."""
     from iosim.integrations.triton.compiled import compile_for
     from iosim.integrations.triton.forward import flash_forward
 
-    tile = resolve("triton", one.problem(), load_profile(GPUS[one.cc])).tile
+    tile = resolve("triton", build.problem(), load_profile(GPUS[build.cc])).tile
     tensors = dict.fromkeys(["Q", "K", "V", "Out"], "*fp16")
     sizes = {"sm_scale": "fp32", "Z": "i32", "H": "i32", "N_CTX": "i32", "M": "*fp32"}
-    constants = {"HEAD_DIM": one.head_dim, "BLOCK_M": tile.block_q, "BLOCK_N": tile.block_k,
-                 "STAGE": 3 if one.mask == "causal" else 1}  # fmt: skip
+    constants = {
+        "HEAD_DIM": build.head_dim,
+        "BLOCK_M": tile.block_q,
+        "BLOCK_N": tile.block_k,
+        "STAGE": 3 if build.mask == "causal" else 1,
+    }
     compiled = compile_for(
-        flash_forward, {**tensors, **sizes, **constants}, GPUS[one.cc], tile.warps, tile.stages
+        flash_forward, {**tensors, **sizes, **constants}, GPUS[build.cc], tile.warps, tile.stages
     )
     return read_module(compiled).function("flash_forward")
 
@@ -118,25 +128,27 @@ def step_loop(flow: Flow) -> Loop | None:
 
 
 def rows(minimal: Path | None) -> Iterator[dict[str, Any]]:
-    def row(one: Build, source: str, function: Function) -> dict[str, Any]:
-        names = dict(zip(COLUMNS, (*one[:5], source), strict=False))
-        persistent = one.catalog == "flash-sm90"
+    def row(build: Build, source: str, function: Function) -> dict[str, Any]:
+        names = dict(zip(COLUMNS, (*build[:5], source), strict=False))
+        persistent = build.catalog == "flash-sm90"
         return {**names, **loop_row(function, step_loop if persistent else key_loop)}
 
-    for one, spec, cc in own_builds():
+    for own_build, spec, cc in own_builds():
         functions = {f.name: f for f in read_module(build(spec, cc).cubin).functions}
-        yield row(one, f"kernels/{spec.source}", functions[spec.functions[0]])
+        yield row(own_build, f"kernels/{spec.source}", functions[spec.functions[0]])
     for cc in GPUS if minimal else ():
         assert minimal is not None
         with tempfile.TemporaryDirectory() as folder:
             function = published_minimal(minimal, cc, Path(folder))
-        one = Build("minimal", "fwd", 64, "fp32", "none", cc)
-        yield row(one, "tspeterkim/flash-attention-minimal @00f8f467, flash.cu", function)
+        own_build = Build("minimal", "fwd", 64, "fp32", "none", cc)
+        yield row(own_build, "tspeterkim/flash-attention-minimal @00f8f467, flash.cu", function)
     for cc in GPUS:
         for head_dim in (64, 128):
             for mask in MASKS:
-                one = Build("triton", "fwd", head_dim, "fp16", mask, cc)
-                yield row(one, "iosim/integrations/triton/forward.py", triton_forward(one))
+                own_build = Build("triton", "fwd", head_dim, "fp16", mask, cc)
+                yield row(
+                    own_build, "iosim/integrations/triton/forward.py", triton_forward(own_build)
+                )
 
 
 def main() -> None:

@@ -29,11 +29,41 @@ SHAPES = (
 SECOND = ("combine", "lean_reduction", "reduction")
 """Words in the names of launches that follow another in the same call."""
 KERNELS = "regex:flash|sdpa|reduction|cudnn"
-NAMES = ("hbm_read", "hbm_write", "l2_read", "l2_write", "l2_slice_read", "l2_slice_write", "l2_slice_miss",
-         "l2_fabric", "seconds")  # fmt: skip
-COLUMNS = ("call", "launch", "implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal",
-           "dtype", "block_q", "block_k", "warps", "stages", "note", "kernel", "grid", "block", "registers",
-           "smem_bytes", *NAMES)  # fmt: skip
+NAMES = (
+    "hbm_read",
+    "hbm_write",
+    "l2_read",
+    "l2_write",
+    "l2_slice_read",
+    "l2_slice_write",
+    "l2_slice_miss",
+    "l2_fabric",
+    "seconds",
+)
+COLUMNS = (
+    "call",
+    "launch",
+    "implementation",
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq_q",
+    "seq_k",
+    "head_dim",
+    "causal",
+    "dtype",
+    "block_q",
+    "block_k",
+    "warps",
+    "stages",
+    "note",
+    "kernel",
+    "grid",
+    "block",
+    "registers",
+    "smem_bytes",
+    *NAMES,
+)
 
 
 def launch_all(backend: str) -> None:
@@ -59,26 +89,53 @@ def profile(backend: str, first_call: int) -> list[dict[str, object]]:
     metrics = ",".join(metric for metric, _ in METRICS.values())
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "decode.ncu-rep"
-        command = [str(find_ncu()), "--cache-control", "all", "--clock-control", "none", "-k", KERNELS, "--metrics",
-                   metrics, "-o", str(report), sys.executable, __file__, "--launch", backend]  # fmt: skip
+        command = [
+            str(find_ncu()),
+            "--cache-control",
+            "all",
+            "--clock-control",
+            "none",
+            "-k",
+            KERNELS,
+            "--metrics",
+            metrics,
+            "-o",
+            str(report),
+            sys.executable,
+            __file__,
+            "--launch",
+            backend,
+        ]
         subprocess.run(command, check=True)
         launches, notes = parse_raw(import_report(report))
     for note in notes:
         print(note, file=sys.stderr)
     rows: list[dict[str, object]] = []
     call = launch = 0
-    for found in launches:
-        launch = launch + 1 if any(word in found.kernel for word in SECOND) else 1
+    for profiled in launches:
+        launch = launch + 1 if any(word in profiled.kernel for word in SECOND) else 1
         call += launch == 1
         batch, heads, kv_heads, seq_q, seq_k, head_dim = SHAPES[call - 1]
-        columns = {name: found.column(name) for name in (*NAMES, "registers", "smem_bytes")}
-        rows.append({
-            "call": first_call + call - 1, "launch": launch, "implementation": backend, "batch": batch, "heads": heads,
-            "kv_heads": kv_heads, "seq_q": seq_q, "seq_k": seq_k, "head_dim": head_dim, "causal": 0,
-            "dtype": "bfloat16", "kernel": found.kernel[:34].replace("void ", ""), "grid": found.grid,
-            "block": found.block,
-            **{n: v if n == "seconds" or v is None else round(v) for n, v in columns.items()},
-        })  # fmt: skip
+        columns = {name: profiled.column(name) for name in (*NAMES, "registers", "smem_bytes")}
+        rows.append(
+            {
+                "call": first_call + call - 1,
+                "launch": launch,
+                "implementation": backend,
+                "batch": batch,
+                "heads": heads,
+                "kv_heads": kv_heads,
+                "seq_q": seq_q,
+                "seq_k": seq_k,
+                "head_dim": head_dim,
+                "causal": 0,
+                "dtype": "bfloat16",
+                "kernel": profiled.kernel[:34].replace("void ", ""),
+                "grid": profiled.grid,
+                "block": profiled.block,
+                **{n: v if n == "seconds" or v is None else round(v) for n, v in columns.items()},
+            }
+        )
     if call != len(SHAPES):
         sys.exit(f"{backend}: {call} calls were seen, {len(SHAPES)} made")
     return rows

@@ -78,24 +78,30 @@ class Case:
 
     @property
     def name(self) -> str:
-        made = [
+        rows = [
             self.kernel,
             f"{self.heads}x{self.tokens}x{self.head_dim}",
             "causal" if self.causal else "none",
         ]
         if self.spec:
             s = self.spec
-            made.append(
+            rows.append(
                 f"{s['block_q']}x{s['block_k']} w{s['warps']} s{s['stages']} m{s['min_ctas']}"
             )
-        made += ["persistent"] * bool(self.spec.get("persistent"))
-        return " ".join(made + [f"{key}={value}" for key, value in self.order.items()])
+        rows += ["persistent"] * bool(self.spec.get("persistent"))
+        return " ".join(rows + [f"{key}={value}" for key, value in self.order.items()])
 
 
 def own(
-    heads: int, tokens: int, d: int, causal: bool, tile: tuple[int, int, int, int, int], *, persistent: bool = False,
+    heads: int,
+    tokens: int,
+    d: int,
+    causal: bool,
+    tile: tuple[int, int, int, int, int],
+    *,
+    persistent: bool = False,
     **order: Any,
-) -> Case:  # fmt: skip
+) -> Case:
     q, k, warps, stages, ctas = tile
     spec = {"block_q": q, "block_k": k, "warps": warps, "stages": stages, "min_ctas": ctas} | (
         {"persistent": True} if persistent else {}
@@ -103,38 +109,61 @@ def own(
     return Case("own", heads, tokens, d, causal, q, spec, order)
 
 
-WIDE, NARROW = (128, 64, 4, 2, 2), (128, 128, 4, 2, 2)
+WIDE = (128, 64, 4, 2, 2)
+NARROW = (128, 128, 4, 2, 2)
 HEAVY = {"order": "head", "heavy_first": True}
 CASES = (
-    own(4, 65536, 128, False, WIDE, order="head"), own(1, 131072, 128, False, WIDE), own(8, 65536, 128, False, WIDE),
+    own(4, 65536, 128, False, WIDE, order="head"),
+    own(1, 131072, 128, False, WIDE),
+    own(8, 65536, 128, False, WIDE),
     own(4, 65536, 128, False, WIDE, order="head", direction="alternating"),
-    own(8, 65536, 128, True, WIDE, **HEAVY), own(8, 65536, 128, True, WIDE, direction="descending"),
-    own(8, 32768, 128, True, WIDE, direction="descending"), own(16, 16384, 128, True, WIDE, **HEAVY),
-    own(8, 65536, 128, False, WIDE, persistent=True, order="head"), own(4, 65536, 128, False, WIDE, persistent=True),
+    own(8, 65536, 128, True, WIDE, **HEAVY),
+    own(8, 65536, 128, True, WIDE, direction="descending"),
+    own(8, 32768, 128, True, WIDE, direction="descending"),
+    own(16, 16384, 128, True, WIDE, **HEAVY),
+    own(8, 65536, 128, False, WIDE, persistent=True, order="head"),
+    own(4, 65536, 128, False, WIDE, persistent=True),
     own(8, 65536, 128, True, WIDE, persistent=True, **HEAVY),
     own(8, 65536, 128, True, WIDE, persistent=True, heavy_first=True),
-    own(16, 32768, 64, False, NARROW, order="head"), own(16, 32768, 64, True, NARROW, **HEAVY),
-    own(8, 65536, 64, False, NARROW), own(1, 131072, 64, True, NARROW, direction="descending"),
-    own(8, 16384, 64, True, (64, 16, 4, 2, 7), **HEAVY), own(8, 16384, 64, True, (64, 96, 4, 2, 3), **HEAVY),
-    own(8, 16384, 64, True, (64, 128, 4, 2, 3), **HEAVY), own(8, 16384, 128, False, (64, 32, 4, 2, 4)),
-    own(8, 16384, 128, False, (128, 32, 8, 2, 2)), own(8, 16384, 128, False, (128, 48, 4, 1, 2)),
+    own(16, 32768, 64, False, NARROW, order="head"),
+    own(16, 32768, 64, True, NARROW, **HEAVY),
+    own(8, 65536, 64, False, NARROW),
+    own(1, 131072, 64, True, NARROW, direction="descending"),
+    own(8, 16384, 64, True, (64, 16, 4, 2, 7), **HEAVY),
+    own(8, 16384, 64, True, (64, 96, 4, 2, 3), **HEAVY),
+    own(8, 16384, 64, True, (64, 128, 4, 2, 3), **HEAVY),
+    own(8, 16384, 128, False, (64, 32, 4, 2, 4)),
+    own(8, 16384, 128, False, (128, 32, 8, 2, 2)),
+    own(8, 16384, 128, False, (128, 48, 4, 1, 2)),
     own(8, 16384, 64, True, (128, 192, 8, 2, 1), **HEAVY),
-    Case("flash", 4, 65536, 128, False), Case("flash", 8, 65536, 128, True), Case("flash", 4, 49152, 128, True),
-    Case("flash", 32, 16384, 128, True), Case("flash", 8, 65536, 64, False), Case("flash", 8, 65536, 128, False),
-    Case("efficient", 8, 65536, 128, True, 64), Case("efficient", 4, 131072, 64, False, 64),
-    Case("efficient", 32, 32768, 64, True, 64), Case("efficient", 8, 65536, 128, False, 64),
-    Case("cudnn", 8, 65536, 128, True), Case("cudnn", 8, 65536, 128, False), Case("cudnn", 8, 65536, 64, True),
-    Case("efficient", 16, 8192, 256, False, 32), Case("efficient", 16, 8192, 256, True, 32),
-)  # fmt: skip
+    Case("flash", 4, 65536, 128, False),
+    Case("flash", 8, 65536, 128, True),
+    Case("flash", 4, 49152, 128, True),
+    Case("flash", 32, 16384, 128, True),
+    Case("flash", 8, 65536, 64, False),
+    Case("flash", 8, 65536, 128, False),
+    Case("efficient", 8, 65536, 128, True, 64),
+    Case("efficient", 4, 131072, 64, False, 64),
+    Case("efficient", 32, 32768, 64, True, 64),
+    Case("efficient", 8, 65536, 128, False, 64),
+    Case("cudnn", 8, 65536, 128, True),
+    Case("cudnn", 8, 65536, 128, False),
+    Case("cudnn", 8, 65536, 64, True),
+    Case("efficient", 16, 8192, 256, False, 32),
+    Case("efficient", 16, 8192, 256, True, 32),
+)
 
 
 class EndsParams(ctypes.Structure):
     """`EndsParams` of ends.cu."""
 
     _fields_ = (
-        ("address", ctypes.c_void_p), ("seen", ctypes.c_void_p), ("n", ctypes.c_int32), ("mark", ctypes.c_int32),
+        ("address", ctypes.c_void_p),
+        ("seen", ctypes.c_void_p),
+        ("n", ctypes.c_int32),
+        ("mark", ctypes.c_int32),
         ("patience", ctypes.c_int64),
-    )  # fmt: skip
+    )
 
 
 def launcher(case: Case) -> tuple[Any, Callable[[], Any]]:
@@ -182,11 +211,11 @@ def watched(case: Case, watcher: driver.Function) -> tuple[Any, float]:
     torch.cuda.synchronize()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in "be")  # type: ignore[no-untyped-call]
     begin.record()  # type: ignore[no-untyped-call]
-    kept = call()
+    tensors = call()
     end.record()  # type: ignore[no-untyped-call]
     torch.cuda.synchronize()
     alone = float(begin.elapsed_time(end))  # type: ignore[no-untyped-call]
-    del kept
+    del tensors
     torch.cuda.empty_cache()
     blocks = case.tokens // case.rows
     stride = o.stride()
@@ -254,14 +283,20 @@ def recorded() -> list[Shared]:
         & (table.min_ctas >= 2)
     ]
     table = table[table.splits.fillna(1) == 1]
-    found = {}
+    shared_by_case = {}
     for row in table.itertuples():
         mask = "window" if row.window > 0 else ("causal" if row.causal else "none")
-        spec = {"block_q": int(row.block_q), "block_k": int(row.block_k), "warps": int(row.warps), "mask": mask,
-                "stages": int(row.stages), "dtype": {"bfloat16": "bf16", "float16": "fp16"}[row.dtype],
-                "min_ctas": int(row.min_ctas)} | ({"persistent": True} if row.persistent else {})  # fmt: skip
+        spec = {
+            "block_q": int(row.block_q),
+            "block_k": int(row.block_k),
+            "warps": int(row.warps),
+            "mask": mask,
+            "stages": int(row.stages),
+            "dtype": {"bfloat16": "bf16", "float16": "fp16"}[row.dtype],
+            "min_ctas": int(row.min_ctas),
+        } | ({"persistent": True} if row.persistent else {})
         if mask != "window":
-            found[json.dumps([row.head_dim, spec])] = Shared(
+            shared_by_case[json.dumps([row.head_dim, spec])] = Shared(
                 "own",
                 int(row.head_dim),
                 mask == "causal",
@@ -269,17 +304,22 @@ def recorded() -> list[Shared]:
                 int(row.min_ctas),
                 spec,
             )
-    return list(found.values())
+    return list(shared_by_case.values())
 
 
 SHARED_LIBRARY = (
     *(
         Shared("flash", d, causal, 64 if d == 256 else 128, 2, build=build)
-        for d in (32, 64, 96, 128, 256) for causal in (False, True) for build in ("", "ragged", "narrow")
+        for d in (32, 64, 96, 128, 256)
+        for causal in (False, True)
+        for build in ("", "ragged", "narrow")
         if (d, build) != (256, "ragged")  # the same as that of whole lengths
     ),
-    *(Shared("efficient", d, False, 32 if d == 256 else 64, {64: 4, 128: 2, 256: 4}[d]) for d in (64, 128, 256)),
-)  # fmt: skip
+    *(
+        Shared("efficient", d, False, 32 if d == 256 else 64, {64: 4, 128: 2, 256: 4}[d])
+        for d in (64, 128, 256)
+    ),
+)
 NARROWER, FEWER = 24, 8
 """By so many columns heads are narrower than their build, and by so many keys lengths shorter than whole tiles."""
 KEYS = 32768
@@ -287,7 +327,7 @@ KEYS = 32768
 LIBRARY_KEYS = 4 * KEYS
 STEP_KEYS = 16384
 STEPPED = (
-    *(one for one in SHARED_LIBRARY if not one.causal),
+    *(library for library in SHARED_LIBRARY if not library.causal),
     *(Shared("flash", 192, False, 128, 1, build=build) for build in ("", "narrow")),
     *(Shared("efficient", d, False, 64, n, {"dtype": "fp32"}) for d, n in ((64, 3), (128, 1))),
 )
@@ -299,7 +339,8 @@ def library_call(case: Shared, tiles: int, keys: int) -> tuple[Callable[[], Any]
     """(a call of a library's kernel of one head with so many tiles of queries, its columns)."""
     import torch
 
-    d, rows = case.head_dim - NARROWER * (case.build == "narrow"), tiles * case.rows
+    d = case.head_dim - NARROWER * (case.build == "narrow")
+    rows = tiles * case.rows
     keys -= FEWER * (case.build == "ragged")
     dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[case.spec.get("dtype", "bf16")]
     q = torch.randn((1, rows, 1, d), device="cuda", dtype=dtype)
@@ -332,15 +373,21 @@ def steps(case: Shared, held: int, watcher: driver.Function) -> dict[str, Any]:
     times, out = watch(where + size * torch.arange(tiles) * case.rows * d, call, watcher)
     if out.data_ptr() != where:
         raise Elsewhere("the output went elsewhere")
-    found = dict(
+    medians = dict(
         zip(
             ("first_us", "median_us", "last_us"),
             np.percentile(times / 1e3, (10, 50, 90)),
             strict=True,
         )
     )
-    return {"kernel": case.kernel, "head_dim": d, "build": case.build, "dtype": case.spec.get("dtype", "bf16"),
-            "ctas": held, "keys": STEP_KEYS} | {name: f"{value:.1f}" for name, value in found.items()}  # fmt: skip
+    return {
+        "kernel": case.kernel,
+        "head_dim": d,
+        "build": case.build,
+        "dtype": case.spec.get("dtype", "bf16"),
+        "ctas": held,
+        "keys": STEP_KEYS,
+    } | {name: f"{value:.1f}" for name, value in medians.items()}
 
 
 def shares(case: Shared, watcher: driver.Function) -> dict[str, Any]:
@@ -388,10 +435,18 @@ def shares(case: Shared, watcher: driver.Function) -> dict[str, Any]:
     if out is not None and out.data_ptr() != where:
         raise Elsewhere("the output went elsewhere")
     groups = times.reshape(-1, sms)
-    return {"kernel": case.kernel, "head_dim": case.head_dim, "causal": int(case.causal), **extra, "ctas": held,
-            "ends_us": " ".join(f"{np.median(g) / 1e3:.1f}" for g in groups),
-            "spread_us": " ".join(f"{(np.percentile(g, 90) - np.percentile(g, 10)) / 1e3:.1f}" for g in groups),
-            "keys": " ".join(map(str, keys_of_groups(case, held, sms)))}  # fmt: skip
+    return {
+        "kernel": case.kernel,
+        "head_dim": case.head_dim,
+        "causal": int(case.causal),
+        **extra,
+        "ctas": held,
+        "ends_us": " ".join(f"{np.median(g) / 1e3:.1f}" for g in groups),
+        "spread_us": " ".join(
+            f"{(np.percentile(g, 90) - np.percentile(g, 10)) / 1e3:.1f}" for g in groups
+        ),
+        "keys": " ".join(map(str, keys_of_groups(case, held, sms))),
+    }
 
 
 def keys_of_groups(case: Shared, held: int, sms: int) -> list[int]:
@@ -403,10 +458,10 @@ def keys_of_groups(case: Shared, held: int, sms: int) -> list[int]:
     if case.kernel == "own":
         return [KEYS] * held
     keys, cta = LIBRARY_KEYS, np.arange(held * sms)
-    each = np.full(cta.size, keys)
+    keys_of_cta = np.full(cta.size, keys)
     if case.causal:
-        each = keys - 2 * case.rows * held * sms + case.rows * (cta + 1)
-    return [int(np.median(group)) for group in each.reshape(held, sms)]
+        keys_of_cta = keys - 2 * case.rows * held * sms + case.rows * (cta + 1)
+    return [int(np.median(group)) for group in keys_of_cta.reshape(held, sms)]
 
 
 def with_first(table: str, ends: Path) -> str:
@@ -415,23 +470,31 @@ def with_first(table: str, ends: Path) -> str:
     import pandas as pd
 
     rows = pd.read_csv(io.StringIO(table), dtype=str)
-    held = {(one.kernel, one.head_dim): one.ctas for one in SHARED_LIBRARY}
+    held = {(library.kernel, library.head_dim): library.ctas for library in SHARED_LIBRARY}
     with np.load(ends) as recorded_ends:
         for case in (
             c for c in CASES if c.name in recorded_ends and not c.causal and c.kernel in LIBRARY
         ):
             ctas = held[case.kernel, case.head_dim]
             times = recorded_ends[case.name].reshape(-1)[: ctas * SMS].reshape(ctas, SMS) / 10
-            made = {"kernel": case.kernel, "head_dim": str(case.head_dim), "causal": "0", "ctas": str(ctas),
-                    "ends_us": " ".join(f"{np.median(g):.1f}" for g in times),
-                    "spread_us": " ".join(f"{np.percentile(g, 90) - np.percentile(g, 10):.1f}" for g in times),
-                    "keys": " ".join([str(case.tokens)] * ctas), "run": "1"}  # fmt: skip
+            values = {
+                "kernel": case.kernel,
+                "head_dim": str(case.head_dim),
+                "causal": "0",
+                "ctas": str(ctas),
+                "ends_us": " ".join(f"{np.median(g):.1f}" for g in times),
+                "spread_us": " ".join(
+                    f"{np.percentile(g, 90) - np.percentile(g, 10):.1f}" for g in times
+                ),
+                "keys": " ".join([str(case.tokens)] * ctas),
+                "run": "1",
+            }
             same = (
-                (rows.kernel == made["kernel"])
-                & (rows.head_dim == made["head_dim"])
+                (rows.kernel == values["kernel"])
+                & (rows.head_dim == values["head_dim"])
                 & (rows.causal == "0")
             )
-            rows = pd.concat([rows[~same], pd.DataFrame([made])])
+            rows = pd.concat([rows[~same], pd.DataFrame([values])])
     return rows.to_csv(index=False)
 
 
@@ -465,19 +528,19 @@ def record_ends(out: Path, watcher: driver.Function, only: str) -> None:
     """Ends of all tiles of those of CASES whose names match."""
     import torch
 
-    found: dict[str, Any] = {}
+    ends_by_name: dict[str, Any] = {}
     for case in (c for c in CASES if re.search(only, c.name)):
         try:
             ends, alone = attempted(lambda case=case: watched(case, watcher))  # type: ignore[misc]
         except (InputError, RuntimeError) as error:
             print(f"{case.name}: {error}", file=sys.stderr)
             continue
-        found[case.name] = np.clip(ends // 100, -1, 2**31 - 1).astype(
+        ends_by_name[case.name] = np.clip(ends // 100, -1, 2**31 - 1).astype(
             np.int32
         )  # tenths of a microsecond
         print(f"{case.name}: {ends.max() / 1e6:.3f} ms, unwatched {alone:.3f} ms", flush=True)
         torch.cuda.empty_cache()
-    np.savez_compressed(out, **found)
+    np.savez_compressed(out, **ends_by_name)
 
 
 def measured_steps(watcher: driver.Function, only: str) -> str:
@@ -552,10 +615,12 @@ def main() -> None:
         else:
             record_ends(out, watcher, arguments.only)
     write_provenance(
-        out, " ".join(["python experiments/ends.py", *sys.argv[1:-1], out.name]), pytorch=torch.__version__,
+        out,
+        " ".join(["python experiments/ends.py", *sys.argv[1:-1], out.name]),
+        pytorch=torch.__version__,
         l2_start="256 MB written before every case",
         unit=UNIT_OF_ENDS if out.suffix == ".npz" else "microseconds from the launch",
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

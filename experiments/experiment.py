@@ -67,7 +67,7 @@ def compiled(
 
 
 def profiled(
-    own: Sequence[str],
+    command: Sequence[str],
     options: Sequence[str],
     counted: Sequence[str],
     folder: Path,
@@ -87,13 +87,13 @@ def profiled(
     """
     report = folder / "report"
     metrics = ",".join(METRICS[name][0] for name in counted)
-    said = run_profiler(
-        [*options, "--metrics", metrics, "-f", "-o", str(report)], [sys.executable, *own]
+    printed = run_profiler(
+        [*options, "--metrics", metrics, "-f", "-o", str(report)], [sys.executable, *command]
     )
-    found = report.with_suffix(".ncu-rep")
-    if not found.is_file() or (leaves is not None and not leaves.is_file()):
-        raise InputError(f"the profiler left no report: {said.strip()[-300:]}")
-    return import_report(found)
+    exported = report.with_suffix(".ncu-rep")
+    if not exported.is_file() or (leaves is not None and not leaves.is_file()):
+        raise InputError(f"the profiler left no report: {printed.strip()[-300:]}")
+    return import_report(exported)
 
 
 def counts(launch: Profiled, counted: Sequence[str]) -> dict[str, int]:
@@ -113,15 +113,15 @@ def replayed(run: Callable[[], object], replays: int) -> float:
     with torch.cuda.graph(graph):
         run()
     graph.replay()
-    found = []
+    seconds = []
     for _ in range(replays):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end) / 1e3)
-    return statistics.median(found)
+        seconds.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(seconds)
 
 
 def record(
@@ -153,12 +153,16 @@ def record(
 
 def write_provenance(out: Path, command: str, **more: str) -> None:
     """Writes into the folder's provenance.toml of a table: GPU, driver, compiler, day, command, and `more`."""
-    own = driver.properties()
-    told = {
-        "gpu": own["gpu"], "driver": own["driver_cuda"], "cuda_compiler": compiler_version(find_nvcc()),
-        "date": datetime.date.today().isoformat(), "command": command, **more,
-    }  # fmt: skip
-    machine.write_provenance(out, told)
+    properties = driver.properties()
+    provenance = {
+        "gpu": properties["gpu"],
+        "driver": properties["driver_cuda"],
+        "cuda_compiler": compiler_version(find_nvcc()),
+        "date": datetime.date.today().isoformat(),
+        "command": command,
+        **more,
+    }
+    machine.write_provenance(out, provenance)
 
 
 def run_script(main: Callable[[], None]) -> None:

@@ -45,8 +45,8 @@ def seconds(calls: Sequence[Callable[[], Any]]) -> float:
     """Of the calls one behind the other, in a graph of `ROUNDS` of them."""
 
     def run() -> None:
-        for made in list(calls) * ROUNDS:
-            made()
+        for launch in list(calls) * ROUNDS:
+            launch()
 
     return replayed(run, REPLAYS) / ROUNDS
 
@@ -62,12 +62,12 @@ def measure(_: Path) -> pd.DataFrame:
         others = [call(64, head_dim, False) for head_dim in BETWEEN]
         alone = [seconds(others[:count]) for count in COUNTS]
         for head_dim, tokens, causal in itertools.product(HEAD_DIMS, LENGTHS, (False, True)):
-            made = call(tokens, head_dim, causal)
+            launch = call(tokens, head_dim, causal)
             added = [
-                seconds([made, *others[:n]]) - before
+                seconds([launch, *others[:n]]) - before
                 for n, before in zip(COUNTS, alone, strict=True)
             ]
-            times = [f"{taken:.9f}" for taken in (seconds([made]), *added)]
+            times = [f"{taken:.9f}" for taken in (seconds([launch]), *added)]
             rows.append((HEADS, tokens, head_dim, int(causal), *times))
     names = [
         "heads",

@@ -24,17 +24,50 @@ from iosim.evidence.cuda.ncu import find_ncu, import_report, parse_raw
 WINDOW_GLOBAL = {"window": 1024, "global_tokens": 256}
 CASES: tuple[tuple[int, int, int, int, str, dict[str, int]], ...] = (
     # heads, kv_heads, tokens, head_dim, mask and its words
-    (16, 16, 16384, 128, "butterfly", {}), (16, 16, 16384, 128, "strided", {}),
-    (16, 16, 16384, 128, "window+global", WINDOW_GLOBAL), (8, 8, 65536, 128, "butterfly", {}),
-    (8, 8, 65536, 128, "strided", {}), (8, 8, 65536, 128, "window+global", WINDOW_GLOBAL),
+    (16, 16, 16384, 128, "butterfly", {}),
+    (16, 16, 16384, 128, "strided", {}),
+    (16, 16, 16384, 128, "window+global", WINDOW_GLOBAL),
+    (8, 8, 65536, 128, "butterfly", {}),
+    (8, 8, 65536, 128, "strided", {}),
+    (8, 8, 65536, 128, "window+global", WINDOW_GLOBAL),
     (16, 4, 16384, 64, "butterfly", {}),
-)  # fmt: skip
+)
 KERNELS = {False: "regex:flex_attention", True: "regex:triton_tem.*flex_attention_backward"}
-NAMES = ("hbm_read", "hbm_write", "l2_read", "l2_write", "l2_slice_read", "l2_slice_write", "l2_slice_miss",
-         "l2_fabric", "seconds")  # fmt: skip
-COLUMNS = ("call", "launch", "implementation", "batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "causal",
-           "dtype", "block_q", "block_k", "warps", "stages", "note", "kernel", "grid", "block", "registers",
-           "smem_bytes", *NAMES)  # fmt: skip
+NAMES = (
+    "hbm_read",
+    "hbm_write",
+    "l2_read",
+    "l2_write",
+    "l2_slice_read",
+    "l2_slice_write",
+    "l2_slice_miss",
+    "l2_fabric",
+    "seconds",
+)
+COLUMNS = (
+    "call",
+    "launch",
+    "implementation",
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq_q",
+    "seq_k",
+    "head_dim",
+    "causal",
+    "dtype",
+    "block_q",
+    "block_k",
+    "warps",
+    "stages",
+    "note",
+    "kernel",
+    "grid",
+    "block",
+    "registers",
+    "smem_bytes",
+    *NAMES,
+)
 
 
 def note(mask: str, words: dict[str, int]) -> str:
@@ -50,18 +83,25 @@ def block_mask(tokens: int, mask: str, words: dict[str, int]) -> Any:
 
     from iosim import AttentionProblem
 
-    made = AttentionProblem(seq_q=tokens, mask=mask, **words).pair_mask
-    n = made.shape[0]
-    count = np.diff(made.indptr)
+    pair_mask = AttentionProblem(seq_q=tokens, mask=mask, **words).pair_mask
+    n = pair_mask.shape[0]
+    count = np.diff(pair_mask.indptr)
     indices = np.zeros((n, n), dtype=np.int32)
-    indices[made.rows, np.arange(made.nnz) - made.indptr[made.rows]] = made.indices
+    indices[pair_mask.rows, np.arange(pair_mask.nnz) - pair_mask.indptr[pair_mask.rows]] = (
+        pair_mask.indices
+    )
 
     def on_gpu(array: Any, *shape: int) -> torch.Tensor:
         return torch.tensor(array, dtype=torch.int32, device="cuda").reshape(1, 1, *shape)
 
     none = np.zeros_like(count), np.zeros_like(indices)
-    return BlockMask.from_kv_blocks(on_gpu(none[0], n), on_gpu(none[1], n, n), on_gpu(count, n),
-                                    on_gpu(indices, n, n), BLOCK_SIZE=(made.block_q, made.block_k))  # fmt: skip
+    return BlockMask.from_kv_blocks(
+        on_gpu(none[0], n),
+        on_gpu(none[1], n, n),
+        on_gpu(count, n),
+        on_gpu(indices, n, n),
+        BLOCK_SIZE=(pair_mask.block_q, pair_mask.block_k),
+    )
 
 
 def launch_all(backward: bool) -> None:
@@ -90,16 +130,31 @@ def predictions(gpu: str, backward: bool) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for n, (heads, kv_heads, tokens, head_dim, mask, words) in enumerate(CASES, 1):
         shape = {"heads": heads, "kv_heads": kv_heads, "seq_q": tokens, "head_dim": head_dim}
-        asked = AttentionProblem(
+        problem = AttentionProblem(
             **shape, dtype="bf16", mask=mask, passes="bwd" if backward else "fwd", **words
         )
-        made = predict(asked, kernel="flex", gpu=gpu, method="replay")
+        prediction = predict(problem, kernel="flex", gpu=gpu, method="replay")
         of = ("bwd.main", "bwd.dq") if backward else ("main",)
-        moved = {f"{level}_{way}": sum(made.traffic.total(level, way, launch=name) for name in of)
-                 for level in ("hbm", "l2") for way in ("read", "write")}  # fmt: skip
-        seconds = sum(t.total_s for t in made.time.launches if t.name in of)
-        rows.append({"call": n, "launch": 1, "implementation": "iosim", "batch": 1, **shape, "seq_k": tokens,
-                     "dtype": "bfloat16", "note": note(mask, words), **moved, "seconds": f"{seconds:.6g}"})  # fmt: skip
+        traffic = {
+            f"{level}_{way}": sum(prediction.traffic.total(level, way, launch=name) for name in of)
+            for level in ("hbm", "l2")
+            for way in ("read", "write")
+        }
+        seconds = sum(t.total_s for t in prediction.time.launches if t.name in of)
+        rows.append(
+            {
+                "call": n,
+                "launch": 1,
+                "implementation": "iosim",
+                "batch": 1,
+                **shape,
+                "seq_k": tokens,
+                "dtype": "bfloat16",
+                "note": note(mask, words),
+                **traffic,
+                "seconds": f"{seconds:.6g}",
+            }
+        )
     return rows
 
 
@@ -111,8 +166,20 @@ def profile(backward: bool) -> list[dict[str, object]]:
     metrics = ",".join(metric for metric, _ in METRICS.values())
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "flex.ncu-rep"
-        command = [str(find_ncu()), "--cache-control", "all", "--clock-control", "none", "-k", KERNELS[backward],
-                   "--metrics", metrics, "-o", str(report), *launches_all]  # fmt: skip
+        command = [
+            str(find_ncu()),
+            "--cache-control",
+            "all",
+            "--clock-control",
+            "none",
+            "-k",
+            KERNELS[backward],
+            "--metrics",
+            metrics,
+            "-o",
+            str(report),
+            *launches_all,
+        ]
         subprocess.run(command, check=True, env=compiles)
         launches, notes = parse_raw(import_report(report))
     for text in notes:
@@ -120,17 +187,32 @@ def profile(backward: bool) -> list[dict[str, object]]:
     if len(launches) != len(CASES):
         sys.exit(f"{len(launches)} launches were seen, {len(CASES)} made")
     rows: list[dict[str, object]] = []
-    for n, (found, (heads, kv_heads, tokens, head_dim, mask, words)) in enumerate(
+    for n, (profiled, (heads, kv_heads, tokens, head_dim, mask, words)) in enumerate(
         zip(launches, CASES, strict=True), 1
     ):
-        columns = {name: found.column(name) for name in (*NAMES, "registers", "smem_bytes")}
-        rows.append({
-            "call": n, "launch": 1, "implementation": f"pytorch_flex{'_backward' * backward}", "batch": 1,
-            "heads": heads, "kv_heads": kv_heads, "seq_q": tokens, "seq_k": tokens, "head_dim": head_dim,
-            "dtype": "bfloat16", "note": note(mask, words), "kernel": found.kernel[:34], "grid": found.grid,
-            "block": found.block,
-            **{name: v if name == "seconds" or v is None else round(v) for name, v in columns.items()},
-        })  # fmt: skip
+        columns = {name: profiled.column(name) for name in (*NAMES, "registers", "smem_bytes")}
+        rows.append(
+            {
+                "call": n,
+                "launch": 1,
+                "implementation": f"pytorch_flex{'_backward' * backward}",
+                "batch": 1,
+                "heads": heads,
+                "kv_heads": kv_heads,
+                "seq_q": tokens,
+                "seq_k": tokens,
+                "head_dim": head_dim,
+                "dtype": "bfloat16",
+                "note": note(mask, words),
+                "kernel": profiled.kernel[:34],
+                "grid": profiled.grid,
+                "block": profiled.block,
+                **{
+                    name: v if name == "seconds" or v is None else round(v)
+                    for name, v in columns.items()
+                },
+            }
+        )
     return rows
 
 

@@ -33,9 +33,31 @@ from series import FLEX, Call, flex
 from iosim.base.files import write_whole
 
 HEADS, REPEATS, AT_ONCE = 264, 7, 12
-HEAD_DIMS, MASKS = (16, 32, 64, 128, 256), ("none", "causal", "window")
-KINDS = ("HGMMA", "HMMA", "MUFU", "FFMA", "FMUL", "FADD", "FMNMX", "FSEL", "ISETP", "F2FP", "IMAD", "LDG", "LDGSTS",
-         "LDSM", "LDS", "STS", "LDL", "STL", "BAR", "SHFL", "WARPGROUP")  # fmt: skip
+HEAD_DIMS = (16, 32, 64, 128, 256)
+MASKS = ("none", "causal", "window")
+KINDS = (
+    "HGMMA",
+    "HMMA",
+    "MUFU",
+    "FFMA",
+    "FMUL",
+    "FADD",
+    "FMNMX",
+    "FSEL",
+    "ISETP",
+    "F2FP",
+    "IMAD",
+    "LDG",
+    "LDGSTS",
+    "LDSM",
+    "LDS",
+    "STS",
+    "LDL",
+    "STL",
+    "BAR",
+    "SHFL",
+    "WARPGROUP",
+)
 INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/ +([^;]*);")
 PRODUCTS = ("HGMMA", "HMMA")
 
@@ -151,10 +173,10 @@ def measure(folder: Path) -> pd.DataFrame:
         list(pool.map(start, range(AT_ONCE)))
     rows = []
     for n, build in enumerate(builds()):
-        found = folder / f"{n}.json"
-        if not found.is_file():
+        path = folder / f"{n}.json"
+        if not path.is_file():
             continue
-        seconds, name = json.loads(found.read_text(encoding="utf-8"))
+        seconds, name = json.loads(path.read_text(encoding="utf-8"))
         for cubin in sorted((folder / str(n)).glob(f"triton/*/{name}.cubin")):
             rows += [
                 {**build._asdict(), "kernel": name, "seconds": f"{seconds:.9f}", **row}
@@ -212,8 +234,8 @@ def catalog(recorded: pd.DataFrame, builds: pd.DataFrame) -> pd.DataFrame:
     for _, build in builds.iterrows():
         width, mask, ends = key = int(build.head_dim), build["mask"], ends_of(build)
         names = ("first",) if mask == "none" else ("first", "second")
-        made = [(build[name], build[f"{name}_spills"]) for name in names]
-        at_ends, others = (ran.get(key, made)[n] for n in (0, -1))
+        counts = [(build[name], build[f"{name}_spills"]) for name in names]
+        at_ends, others = (ran.get(key, counts)[n] for n in (0, -1))
         plain = ran[width, "none", "whole"][0]
         rows.append(
             {
@@ -235,17 +257,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--write", action="store_true", help=f"write {CATALOG.name}")
     parser.add_argument("--part", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.write:
+    options = parser.parse_args()
+    if options.write:
         tables = (pd.read_csv(file, comment="#") for file in (RECORDED, BUILDS))
         write_whole(CATALOG, catalog(*tables).to_csv(index=False))
         return
-    if given.out is None:
+    if options.out is None:
         parser.error("--out or --write is needed")
-    if given.part is not None:
-        work(given.part, given.out)
+    if options.part is not None:
+        work(options.part, options.out)
         return
-    record(given.out, measure, f"python experiments/flex_loops.py --out {given.out.name}", ())
+    record(options.out, measure, f"python experiments/flex_loops.py --out {options.out.name}", ())
 
 
 if __name__ == "__main__":

@@ -91,71 +91,106 @@ class Case:
         if self.place < 0:
             return np.where(chunk < 0, -1, chunk - self.place * (BUFFER >> 13) // self.chunk)
         if self.place > 0:
-            each = PAGE // 1024 // self.chunk
+            chunks = PAGE // 1024 // self.chunk
             page = np.random.default_rng(self.place).permutation(BUFFER // PAGE)
-            return np.where(chunk < 0, -1, page[np.maximum(chunk, 0) // each] * each + chunk % each)
+            return np.where(
+                chunk < 0, -1, page[np.maximum(chunk, 0) // chunks] * chunks + chunk % chunks
+            )
         if not self.apart:
             return chunk
         return np.where(chunk < 0, -1, chunk // 2 + chunk % 2 * self._chunks(self.apart))
 
     def table(self) -> npt.NDArray[np.int32]:
         """Chunk by step and group with what is done to it, -1 where a group rests."""
-        n, size = self._chunks(self.stream), self._chunks(self.distance)
+        n = self._chunks(self.stream)
+        size = self._chunks(self.distance)
         if self.pattern == "scan":
-            made = self._placed(np.arange(4 * size) % size)[:, None]
+            places = self._placed(np.arange(4 * size) % size)[:, None]
         elif self.pattern == "write":
-            made = np.arange(size)[:, None] | OPS["store"]
+            places = np.arange(size)[:, None] | OPS["store"]
         elif self.pattern == "beside":
-            step, many = np.arange(n), self._chunks(self.hot)
-            at, before = step * many // n, (step - 1) * many // n
-            made = np.stack([step, np.where(at != before, (n + at) | OPS["store"], -1)], axis=1)
+            step = np.arange(n)
+            many = self._chunks(self.hot)
+            at = step * many // n
+            before = (step - 1) * many // n
+            places = np.stack([step, np.where(at != before, (n + at) | OPS["store"], -1)], axis=1)
         elif self.pattern == "hot":
-            step, hot = np.arange(n), self._chunks(self.hot)
-            at, before = step % size * hot // size, (step % size - 1) * hot // size
+            step = np.arange(n)
+            hot = self._chunks(self.hot)
+            at = step % size * hot // size
+            before = (step % size - 1) * hot // size
             reads = np.where((at != before) | (step % size == 0), (n + at) | OPS[self.hot_op], -1)
-            made = np.stack([step | OPS[self.stream_op], reads], axis=1)
+            places = np.stack([step | OPS[self.stream_op], reads], axis=1)
         else:
             lag = size * np.arange(self.groups)
             chunk = np.arange(n + lag[-1])[:, None] - lag[None, :]
-            made = self._placed(np.where((chunk >= 0) & (chunk < n), chunk, -1))
-        return np.ascontiguousarray(made, dtype=np.int32)
+            places = self._placed(np.where((chunk >= 0) & (chunk < n), chunk, -1))
+        return np.ascontiguousarray(places, dtype=np.int32)
 
     def members(self, side: npt.NDArray[np.int_]) -> npt.NDArray[np.int32]:
         """Group, rank and size by SM."""
-        each = (64 if self.sides == "one" else 128) // self.groups
+        chunks = (64 if self.sides == "one" else 128) // self.groups
         by_side = [list(np.flatnonzero(side == s)) for s in (0, 1)]
         member = np.tile(np.array([-1, 0, 1], dtype=np.int32), (side.size, 1))
         for g in range(self.groups):
-            of = {"one": [0] * each, "apart": [g % 2] * each, "both": [k % 2 for k in range(each)]}[
-                self.sides
-            ]
+            of = {
+                "one": [0] * chunks,
+                "apart": [g % 2] * chunks,
+                "both": [k % 2 for k in range(chunks)],
+            }[self.sides]
             for rank, s in enumerate(of):
-                member[by_side[s].pop(0)] = (g, 0, 1) if self.shared else (g, rank, each)
+                member[by_side[s].pop(0)] = (g, 0, 1) if self.shared else (g, rank, chunks)
         return member
 
 
 def plan() -> list[Case]:
     """What is measured."""
     near = (2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 32, 36, 40, 48)
-    cases = [Case("follow", sides, shared, groups, d)
-             for sides in ("one", "both", "apart") for shared in (False, True) for groups in (2, 4, 8) for d in near
-             if (groups - 1) * d <= 112]  # fmt: skip
-    cases += [Case("follow", "both", True, groups, d, load=load)
-              for load in LOADS[1:] for groups, distances in ((2, (20, 24, 28, 32)), (8, (3, 4, 6, 8, 12)))
-              for d in distances]  # fmt: skip
-    cases += [Case("follow", sides, True, groups, total / groups, chunk=32)
-              for sides in ("both", "apart") for groups in (16, 32, 64)
-              for total in (24, 26, 28, 30, 32, 36, 40, 48)]  # fmt: skip
-    cases += [Case("follow", "both", True, groups, d, stream=min(192, 2 * apart), apart=apart)
-              for apart in (128, 100, 50)
-              for groups, distances in ((2, (10, 12, 13, 14, 15, 16, 18, 20)), (8, (3, 4, 6)))
-              for d in distances]  # fmt: skip
-    cases += [Case("hot", sides, True, 2, period, hot=hot)
-              for sides in ("one", "both") for hot in (4, 8, 16) for period in (8, 12, 16, 20, 24, 32, 48, 96)
-              if hot < period]  # fmt: skip
-    cases += [Case("hot", "both", True, 2, period, hot=hot, stream_op=stream, hot_op=op)
-              for stream, op in (("store", "load"), ("load", "store"), ("load", "reduce"), ("store", "store"))
-              for hot in (4, 8) for period in (8, 12, 16, 20, 24, 32, 48) if hot < period]  # fmt: skip
+    cases = [
+        Case("follow", sides, shared, groups, d)
+        for sides in ("one", "both", "apart")
+        for shared in (False, True)
+        for groups in (2, 4, 8)
+        for d in near
+        if (groups - 1) * d <= 112
+    ]
+    cases += [
+        Case("follow", "both", True, groups, d, load=load)
+        for load in LOADS[1:]
+        for groups, distances in ((2, (20, 24, 28, 32)), (8, (3, 4, 6, 8, 12)))
+        for d in distances
+    ]
+    cases += [
+        Case("follow", sides, True, groups, total / groups, chunk=32)
+        for sides in ("both", "apart")
+        for groups in (16, 32, 64)
+        for total in (24, 26, 28, 30, 32, 36, 40, 48)
+    ]
+    cases += [
+        Case("follow", "both", True, groups, d, stream=min(192, 2 * apart), apart=apart)
+        for apart in (128, 100, 50)
+        for groups, distances in ((2, (10, 12, 13, 14, 15, 16, 18, 20)), (8, (3, 4, 6)))
+        for d in distances
+    ]
+    cases += [
+        Case("hot", sides, True, 2, period, hot=hot)
+        for sides in ("one", "both")
+        for hot in (4, 8, 16)
+        for period in (8, 12, 16, 20, 24, 32, 48, 96)
+        if hot < period
+    ]
+    cases += [
+        Case("hot", "both", True, 2, period, hot=hot, stream_op=stream, hot_op=op)
+        for stream, op in (
+            ("store", "load"),
+            ("load", "store"),
+            ("load", "reduce"),
+            ("store", "store"),
+        )
+        for hot in (4, 8)
+        for period in (8, 12, 16, 20, 24, 32, 48)
+        if hot < period
+    ]
     scans = (20, 24, 26, 28, 29, 30, 31, 32, 34, 36, 40, 44, 48, 52, 56, 60)
     cases += [
         Case("scan", sides, shared, 1, size)
@@ -168,17 +203,25 @@ def plan() -> list[Case]:
         for apart in (128, 100, 50)
         for size in scans[3:9]
     ]
-    cases += [Case("write", "both", False, 1, size)
-              for size in (2, 4, 8, 12, 16, 20, 24, 26, 28, 30, 32, 36, 40, 48, 56, 64, 96, 128, 256)]  # fmt: skip
+    cases += [
+        Case("write", "both", False, 1, size)
+        for size in (2, 4, 8, 12, 16, 20, 24, 26, 28, 30, 32, 36, 40, 48, 56, 64, 96, 128, 256)
+    ]
     cases += [
         Case("beside", "both", shared, 2, 0, hot=hot)
         for shared in (False, True)
         for hot in (2, 6, 12, 24, 48, 96, 192)
     ]
-    cases += [Case("scan", "both", True, 1, size, place=place)
-              for place in (-1, -2, -3, 1, 2, 3) for size in (26, 27, 28, 29, 30, 31, 32, 34)]  # fmt: skip
-    cases += [Case("follow", "both", True, 64, total / 64, chunk=32, place=place)
-              for place in (-1, -2, -3, 1, 2, 3) for total in (26, 28, 30, 32)]  # fmt: skip
+    cases += [
+        Case("scan", "both", True, 1, size, place=place)
+        for place in (-1, -2, -3, 1, 2, 3)
+        for size in (26, 27, 28, 29, 30, 31, 32, 34)
+    ]
+    cases += [
+        Case("follow", "both", True, 64, total / 64, chunk=32, place=place)
+        for place in (-1, -2, -3, 1, 2, 3)
+        for total in (26, 28, 30, 32)
+    ]
     return cases
 
 
@@ -186,11 +229,16 @@ class Params(ctypes.Structure):
     """`FollowParams` of followers.cu."""
 
     _fields_ = (
-        ("data", ctypes.c_void_p), ("table", ctypes.c_void_p), ("member", ctypes.c_void_p),
-        ("barrier", ctypes.c_void_p), ("out", ctypes.c_void_p),
-        ("chunk", ctypes.c_int64), ("steps", ctypes.c_int32), ("groups", ctypes.c_int32),
+        ("data", ctypes.c_void_p),
+        ("table", ctypes.c_void_p),
+        ("member", ctypes.c_void_p),
+        ("barrier", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("chunk", ctypes.c_int64),
+        ("steps", ctypes.c_int32),
+        ("groups", ctypes.c_int32),
         ("load", ctypes.c_int32),
-    )  # fmt: skip
+    )
 
 
 def play(cases: list[Case], side: npt.NDArray[np.int_], cubin: Path) -> None:
@@ -207,9 +255,17 @@ def play(cases: list[Case], side: npt.NDArray[np.int_], cubin: Path) -> None:
             int((table & (OPS["reduce"] - 1)).where(table >= 0, 0).max()) + 1
         ) * case.chunk * 1024 > BUFFER:
             raise InputError(f"{case}: the buffer is too small")
-        p = Params(data.data_ptr(), table.data_ptr(), member.data_ptr(), barriers[i].data_ptr(),
-                   barriers[i, 8:].data_ptr(), case.chunk * 64, table.shape[0], table.shape[1],
-                   LOADS.index(case.load))  # fmt: skip
+        p = Params(
+            data.data_ptr(),
+            table.data_ptr(),
+            member.data_ptr(),
+            barriers[i].data_ptr(),
+            barriers[i, 8:].data_ptr(),
+            case.chunk * 64,
+            table.shape[0],
+            table.shape[1],
+            LOADS.index(case.load),
+        )
         torch.cuda.synchronize()
         function.launch((side.size, 1, 1), 1024, p, 0, SHARED_BYTES)
         torch.cuda.synchronize()
@@ -219,9 +275,9 @@ def measured(
     cases: list[Case], side: npt.NDArray[np.int_], cubin: Path, folder: Path
 ) -> pd.DataFrame:
     """The cases with what the profiler counted."""
-    given = {"side": side.tolist(), "cubin": str(cubin), "cases": [asdict(c) for c in cases]}
+    plan = {"side": side.tolist(), "cubin": str(cubin), "cases": [asdict(c) for c in cases]}
     planned = folder / "plan.json"
-    planned.write_text(json.dumps(given), encoding="utf-8")
+    planned.write_text(json.dumps(plan), encoding="utf-8")
     options = [*FROM_EMPTY, "--kernel-name", "regex:^follow"]
     launches, _ = parse_raw(profiled([__file__, "--play", str(planned)], options, COUNTED, folder))
     return pd.DataFrame(
@@ -239,20 +295,21 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.dry_run:
         for case in plan():
-            table, _ = case.table(), case.members(np.arange(132) % 2)
-            most = (
+            table = case.table()
+            _ = case.members(np.arange(132) % 2)
+            size = (
                 (int(np.where(table < 0, 0, table & (OPS["reduce"] - 1)).max()) + 1)
                 * case.chunk
                 * 1024
             )
-            if most > BUFFER:
-                raise InputError(f"{case} needs {most} bytes")
+            if size > BUFFER:
+                raise InputError(f"{case} needs {size} bytes")
         print(f"{len(plan())} launches")
         return
     driver.use_device()
     if arguments.play:
-        given = json.loads(arguments.play.read_text(encoding="utf-8"))
-        play([Case(**c) for c in given["cases"]], np.array(given["side"]), Path(given["cubin"]))
+        data = json.loads(arguments.play.read_text(encoding="utf-8"))
+        play([Case(**c) for c in data["cases"]], np.array(data["side"]), Path(data["cubin"]))
         return
     from timeline import sides_of_sms
 
@@ -265,9 +322,12 @@ def main() -> None:
         )
     write_whole(out, table.to_csv(index=False))
     write_provenance(
-        out, f"python experiments/followers.py --out {out.name}", profiler=profiler_version(),
-        profiler_options=" ".join(FROM_EMPTY), side_of_each_sm="".join(map(str, side)),
-    )  # fmt: skip
+        out,
+        f"python experiments/followers.py --out {out.name}",
+        profiler=profiler_version(),
+        profiler_options=" ".join(FROM_EMPTY),
+        side_of_each_sm="".join(map(str, side)),
+    )
 
 
 if __name__ == "__main__":

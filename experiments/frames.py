@@ -51,14 +51,16 @@ def with_last_uses(program: bytes) -> bytes:
             continue
         # The ELF header says where section headers are, how many, and which of them holds names.
         headers = start + number(program, start + 40, 8)
-        sections, names = number(program, start + 60, 2), number(program, start + 62, 2)
+        sections = number(program, start + 60, 2)
+        names = number(program, start + 62, 2)
         text = start + number(program, headers + SECTION_BYTES * names + 24, 8)
         for header in (headers + SECTION_BYTES * n for n in range(sections)):
             if not program[text + number(program, header, 4) :].startswith(KERNEL):
                 continue
             first = start + number(program, header + 24, 8)
             for at in range(first, first + number(program, header + 32, 8), INSTRUCTION_BYTES):
-                low, high = number(program, at, 8), number(program, at + 8, 8)
+                low = number(program, at, 8)
+                high = number(program, at + 8, 8)
                 if low & 0xFFF == LDL and high >> 8 & 0xFF == WIDTH_64:
                     changed[at + 8 : at + 16] = (high | LAST_USE).to_bytes(8, "little")
     return bytes(changed)

@@ -22,8 +22,26 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-KINDS = ("HMMA", "MUFU", "FFMA", "FMUL", "FADD", "FMNMX", "F2FP", "LDSM", "LDS", "STS", "LDGSTS", "LDG", "STG", "RED",
-         "LDL", "STL", "BAR", "SHFL")  # fmt: skip
+KINDS = (
+    "HMMA",
+    "MUFU",
+    "FFMA",
+    "FMUL",
+    "FADD",
+    "FMNMX",
+    "F2FP",
+    "LDSM",
+    "LDS",
+    "STS",
+    "LDGSTS",
+    "LDG",
+    "STG",
+    "RED",
+    "LDL",
+    "STL",
+    "BAR",
+    "SHFL",
+)
 COLUMNS = (
     "kernel",
     "template",
@@ -53,14 +71,14 @@ def cuobjdump(*arguments: str) -> str:
 
 def resources(library: str) -> dict[str, tuple[str, str]]:
     """(registers, bytes of stack) of each attention kernel."""
-    found, name = {}, ""
+    by_kernel, name = {}, ""
     for line in cuobjdump("--dump-resource-usage", library).splitlines():
         function = re.match(r"\s*Function (\S+):", line)
         if function:
             name = function[1]
         elif (used := re.search(r"REG:(\d+) STACK:(\d+)", line)) and ATTENTION.search(name):
-            found[name] = (used[1], used[2])
-    return found
+            by_kernel[name] = (used[1], used[2])
+    return by_kernel
 
 
 def shown(names: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -69,15 +87,16 @@ def shown(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     done = subprocess.run(
         ["c++filt"], input="\n".join(listed), capture_output=True, text=True, check=True
     )
-    found = {}
+    by_function = {}
     for name, text in zip(listed, done.stdout.splitlines(), strict=True):
         kernel = re.match(r"(?:void )?([\w:]+)", text)
         head = re.sub(r"\(.*", "", text)
         template = head[head.find("<") :] if "<" in head else ""
-        found[name] = (
-            kernel[1].split("::")[-1] if kernel else "", re.sub(r"cutlass::|pytorch_flash::", "", template)
-        )  # fmt: skip
-    return found
+        by_function[name] = (
+            kernel[1].split("::")[-1] if kernel else "",
+            re.sub(r"cutlass::|pytorch_flash::", "", template),
+        )
+    return by_function
 
 
 def kind(instruction: str) -> str:
@@ -92,15 +111,15 @@ def instructions(library: str, names: list[str]) -> dict[str, list[tuple[int, st
         text = "\n".join(
             pool.map(lambda part: cuobjdump("-sass", "-fun", ",".join(part), library), parts)
         )
-    found: dict[str, list[tuple[int, str]]] = {}
+    by_function: dict[str, list[tuple[int, str]]] = {}
     name = ""
     for line in text.splitlines():
         if "Function" in line:
             name = line.split()[-1]
-            found[name] = []
-        elif one := re.match(r"\s*/\*([0-9a-f]{4,5})\*/\s+(.*?);", line):
-            found[name].append((int(one[1], 16), one[2]))
-    return found
+            by_function[name] = []
+        elif match := re.match(r"\s*/\*([0-9a-f]{4,5})\*/\s+(.*?);", line):
+            by_function[name].append((int(match[1], 16), match[2]))
+    return by_function
 
 
 def loops(lines: list[tuple[int, str]]) -> list[tuple[int, int]]:
@@ -121,10 +140,10 @@ def layout(template: str, lines: list[tuple[int, str]]) -> str:
         return f"{first} {last + 1} {len(lines)}"
     width, block_q, block_k, warps = map(int, TRAITS.findall(template)[0])
     products = [n for n, (_, text) in enumerate(lines) if kind(text) == "HMMA"]
-    each = 2 * (block_q // warps // 16) * (block_k // 8) * (width // 16)
-    if len(products) % each:
+    per_product = 2 * (block_q // warps // 16) * (block_k // 8) * (width // 16)
+    if len(products) % per_product:
         return ""
-    return " ".join(map(str, [*products[::each], products[-1], len(lines)]))
+    return " ".join(map(str, [*products[::per_product], products[-1], len(lines)]))
 
 
 def main() -> None:
@@ -143,9 +162,13 @@ def main() -> None:
     with Path(sys.argv[3]).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(CODE)
-        writer.writerows(sorted([*names[name], layout(names[name][1], lines)]
-                                for name, lines in (code | over_keys).items()
-                                if TRAITS.search(names[name][1]) or name in over_keys))  # fmt: skip
+        writer.writerows(
+            sorted(
+                [*names[name], layout(names[name][1], lines)]
+                for name, lines in (code | over_keys).items()
+                if TRAITS.search(names[name][1]) or name in over_keys
+            )
+        )
     with Path(sys.argv[1]).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -161,10 +184,17 @@ def main() -> None:
             inside = {n for a, b, _ in chosen for n in range(a, b + 1)}
             outside = Counter(kind(text) for n, (_, text) in enumerate(lines) if n not in inside)
             for a, b, counts in chosen:
-                writer.writerow([
-                    *names[name], used[name][1], a, b - a + 1, *(counts[k] for k in KINDS), outside["LDL"],
-                    outside["STL"],
-                ])  # fmt: skip
+                writer.writerow(
+                    [
+                        *names[name],
+                        used[name][1],
+                        a,
+                        b - a + 1,
+                        *(counts[k] for k in KINDS),
+                        outside["LDL"],
+                        outside["STL"],
+                    ]
+                )
 
 
 if __name__ == "__main__":

@@ -33,9 +33,30 @@ from iosim.kernel.launch import Domain
 HERE = Path(__file__).resolve().parent
 RECORDED = HERE / "measurements"
 TABLE = HERE.parent / "iosim" / "catalog" / "libraries" / "pytorch-builds.csv"
-COLUMNS = ("kernel", "cc", "pass", "head_dim", "block_q", "block_k", "warps", "dtype", "mask", "dropout", "edges",
-           "registers", "frame", "write_per_tile", "write_per_pair", "write_of_one", "write_of_two", "read_per_pair",
-           "accesses_per_tile", "accesses_per_pair", "known", "code")  # fmt: skip
+COLUMNS = (
+    "kernel",
+    "cc",
+    "pass",
+    "head_dim",
+    "block_q",
+    "block_k",
+    "warps",
+    "dtype",
+    "mask",
+    "dropout",
+    "edges",
+    "registers",
+    "frame",
+    "write_per_tile",
+    "write_per_pair",
+    "write_of_one",
+    "write_of_two",
+    "read_per_pair",
+    "accesses_per_tile",
+    "accesses_per_pair",
+    "known",
+    "code",
+)
 SPLIT_FLAGS = ("causal", "local", "alibi", "even_mn", "even_k", "softcap", "split", "append")
 SPLIT_TILES = {
     (32, 64, 256),
@@ -129,9 +150,10 @@ def short_tiles() -> dict[str, dict[int, float]]:
     median of drawn calls that have no others, where rows leave in whole packets. The first steps, which mask, are
     compiled apart, and a tile that ends in them leaves before the loop's stores. A tile with two follows from a call
     with tiles of one and of two."""
-    found: dict[tuple[str, int], list[float]] = defaultdict(list)
+    words_by_build: dict[tuple[str, int], list[float]] = defaultdict(list)
     for call in drawn(2, 3, 4):
-        match, width = FLASH.search(call["kernel"]), 2 * int(call["head_dim"] or 0)
+        match = FLASH.search(call["kernel"])
+        width = 2 * int(call["head_dim"] or 0)
         if (
             match is None
             or not call["kernel"].startswith("flash_fwd_kernel")
@@ -145,23 +167,26 @@ def short_tiles() -> dict[str, dict[int, float]]:
         if call["seq_lens"] or call["window"]:
             continue
         block_q, block_k, warps = map(int, match.groups()[2:])
-        seq_q, seq_k = int(call["seq_q"]), int(call["seq_k"])
+        seq_q = int(call["seq_q"])
+        seq_k = int(call["seq_k"])
         if call["causal"] == "1" and not seq_q == seq_k <= block_q:
             continue
-        heads, key_blocks = int(call["batch"]) * int(call["heads"]), -(-seq_k // block_k)
+        heads = int(call["batch"]) * int(call["heads"])
+        key_blocks = -(-seq_k // block_k)
         stored = int(call["l2_write"]) - heads * seq_q * (width + WORD)
-        found[build_name(call), key_blocks].append(
+        words_by_build[build_name(call), key_blocks].append(
             stored / heads / -(-seq_q // block_q) / (32 * warps)
         )
     short: dict[str, dict[int, float]] = defaultdict(dict)
-    for (name, key_blocks), each in found.items():
+    for (name, key_blocks), words in words_by_build.items():
         if key_blocks <= SHORT:
-            short[name][key_blocks] = WORD * round(median(each) / WORD)
+            short[name][key_blocks] = WORD * round(median(words) / WORD)
     for call in recorded("h100_library_builds.csv"):
-        match, one = FLASH.search(call["kernel"]), short[build_name(call)].get(1)
+        match = FLASH.search(call["kernel"])
+        alone = short[build_name(call)].get(1)
         if (
             match is None
-            or one is None
+            or alone is None
             or "splitkv" in call["kernel"]
             or int(call["seq_q"]) >= SHORTEST
         ):
@@ -169,7 +194,7 @@ def short_tiles() -> dict[str, dict[int, float]]:
         block_q, block_k, warps = map(int, match.groups()[2:])
         counts = visited(int(call["seq_q"]), block_q, block_k, call["causal"] == "1")
         if set(counts) == {1, 2}:
-            stored = int(call["local_write"]) / int(call["heads"]) / (32 * warps) - one * int(
+            stored = int(call["local_write"]) / int(call["heads"]) / (32 * warps) - alone * int(
                 (counts == 1).sum()
             )
             short[build_name(call)][2] = stored / int((counts == 2).sum())
@@ -178,7 +203,7 @@ def short_tiles() -> dict[str, dict[int, float]]:
 
 def solved(points: list[tuple[int, int, float]]) -> tuple[float, float]:
     """(x, y) with x tiles + y pairs = bytes at points (tiles, pairs, bytes), in least squares where there are three."""
-    *work, stored = (np.array(each, dtype=float) for each in zip(*points, strict=True))
+    *work, stored = (np.array(column, dtype=float) for column in zip(*points, strict=True))
     x, y = np.linalg.lstsq(np.column_stack(work), stored)[0]
     return float(x), float(y)
 
@@ -205,36 +230,64 @@ def flash_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
         assert match is not None
         passes, (width, block_q, block_k, warps) = match[1], map(int, match.groups()[1:])
         causal = bool(int(members[0]["causal"]))
-        threads, stored, moved = 32 * warps, [], []
+        threads, stored, words_moved = 32 * warps, [], []
         for call in members:
-            seq, heads = int(call["seq_q"]), int(call["heads"])
+            seq = int(call["seq_q"])
+            heads = int(call["heads"])
             tiles = -(-seq // (block_q if passes == "fwd" else block_k))
             work = (tiles, pairs(seq, block_q, block_k, causal))
             stores, loads = (
                 int(call[f"local_{way}"]) / heads / threads for way in ("write", "read")
             )
             counts = visited(seq, block_q, block_k, causal) if passes == "fwd" else np.zeros(0)
-            short = {n: each for n, each in short_of[build_name(call)].items() if passes == "fwd"}
-            in_short = sum(int((counts == n).sum()) * each for n, each in short.items())
+            short = {n: words for n, words in short_of[build_name(call)].items() if passes == "fwd"}
+            in_short = sum(int((counts == n).sum()) * words for n, words in short.items())
             fewer = [
                 int(np.isin(counts, [*short]).sum()),
                 int(counts[np.isin(counts, [*short])].sum()),
             ]
             stored.append((work[0] - fewer[0], work[1] - fewer[1], stores - in_short))
-            moved.append((*work, (stores + loads) / WORD))
+            words_moved.append((*work, (stores + loads) / WORD))
         per_tile, per_pair = solved(stored)
-        apart = [number(short[n]) if n in short and abs(short[n] - per_tile - n * per_pair) > 1 else ""
-                 for n in range(1, SHORT + 1)]  # fmt: skip
-        accesses = tuple(round(max(0.0, each)) for each in solved(moved))
+        apart = [
+            number(short[n]) if n in short and abs(short[n] - per_tile - n * per_pair) > 1 else ""
+            for n in range(1, SHORT + 1)
+        ]
+        accesses = tuple(round(max(0.0, words)) for words in solved(words_moved))
         if passes == "fwd" and loops[full]:
             loop = max(loops[full], key=lambda r: int(r["HMMA"]))
             least = -(-words_of(listed[build_key(full)]) // 2)  # an access is of two words at most
             accesses = (0, max(least, int(loop["LDL"]) + int(loop["STL"])))
-        rows.append(dict(zip(COLUMNS, (
-            "fa2", BUILT, passes, width, block_q, block_k, warps, "fp16 bf16", "causal" if causal else "none", 0,
-            edges_of(full, width), used[full]["registers"], used[full]["stack_bytes"], number(per_tile),
-            number(per_pair), *apart, 0, *accesses, "counted", code.get(full, ""),
-        ), strict=True)))  # fmt: skip
+        rows.append(
+            dict(
+                zip(
+                    COLUMNS,
+                    (
+                        "fa2",
+                        BUILT,
+                        passes,
+                        width,
+                        block_q,
+                        block_k,
+                        warps,
+                        "fp16 bf16",
+                        "causal" if causal else "none",
+                        0,
+                        edges_of(full, width),
+                        used[full]["registers"],
+                        used[full]["stack_bytes"],
+                        number(per_tile),
+                        number(per_pair),
+                        *apart,
+                        0,
+                        *accesses,
+                        "counted",
+                        code.get(full, ""),
+                    ),
+                    strict=True,
+                )
+            )
+        )
     run = {TRAITS.findall(name)[0] for name in groups}
     for full, looped in loops.items():
         row = inferred(full, used[full], looped, code.get(full, ""))
@@ -342,7 +395,8 @@ def flash_code_row(loop: dict[str, str]) -> dict[str, Any] | None:
     if on[ALIBI] or on[SOFTCAP] or (passes == "fwd" and on[-1]):
         return None
     mask = "window" if on[LOCAL] else "causal" if on[CAUSAL] else "none"
-    inside, beside = float(loop["local_store_bytes"]), float(loop["local_stores_beside"])
+    inside = float(loop["local_store_bytes"])
+    beside = float(loop["local_stores_beside"])
     if passes == "fwd":
         masked = 1 if mask == "none" else -(-block_q // block_k) + (not on[EVEN_MN])
         per_tile, accesses, known = (
@@ -354,12 +408,35 @@ def flash_code_row(loop: dict[str, str]) -> dict[str, Any] | None:
         known = "inferred" if inside else "code"
         accesses = (int(2 * (beside + inside) / WORD), int(2 * inside / WORD))
         per_tile, inside = beside + inside, 0.0
-    return dict(zip(COLUMNS, (
-        "fa2", shares(passes, width, block_q, block_k, bool(on[DROPOUT]), traits), passes, width, block_q, block_k,
-        warps, "fp16 bf16", mask, on[DROPOUT], edges(not on[EVEN_K], width > WIDEST_EVEN_MN or bool(on[LOCAL]),
-        bool(on[EVEN_MN])), loop["registers"], loop["frame"], number(per_tile), number(inside), "", "", 0, *accesses,
-        known, "",
-    ), strict=True))  # fmt: skip
+    return dict(
+        zip(
+            COLUMNS,
+            (
+                "fa2",
+                shares(passes, width, block_q, block_k, bool(on[DROPOUT]), traits),
+                passes,
+                width,
+                block_q,
+                block_k,
+                warps,
+                "fp16 bf16",
+                mask,
+                on[DROPOUT],
+                edges(not on[EVEN_K], width > WIDEST_EVEN_MN or bool(on[LOCAL]), bool(on[EVEN_MN])),
+                loop["registers"],
+                loop["frame"],
+                number(per_tile),
+                number(inside),
+                "",
+                "",
+                0,
+                *accesses,
+                known,
+                "",
+            ),
+            strict=True,
+        )
+    )
 
 
 def shares(
@@ -378,7 +455,8 @@ def efficient_code_rows(
 ) -> list[dict[str, Any]]:
     """The rows of a build of the memory-efficient forward, one a type: bf16's code is that of fp16. The loop inside its
     step turns as often as in the build for cc 9.0 (`turned`), whose source is the same."""
-    block_q, block_k = int(match[2]), int(match[3])
+    block_q = int(match[2])
+    block_k = int(match[3])
     width = block_k if match[4] == "rf" else 65536
     types = ["fp32"] if match[1] == "f32" else ["fp16"] if loop["cc"] == "75" else ["fp16", "bf16"]
     if match[1] == "bf16":
@@ -387,12 +465,38 @@ def efficient_code_rows(
     beside, inside, accesses = (count * share for count, share in zip(stores, turned, strict=True))
     known = "code" if turned == (1, 1, 1) else "inferred"
     return [
-        dict(zip(COLUMNS, (
-            "cutlass", RUNS_ON[loop["cc"]], "fwd", width, block_q, block_k, block_q * block_k // 1024, dtype, "", "", "",
-            loop["registers"], loop["frame"], number(beside), number(inside), "", "", 0, 0, round(accesses), known, "",
-        ), strict=True))
+        dict(
+            zip(
+                COLUMNS,
+                (
+                    "cutlass",
+                    RUNS_ON[loop["cc"]],
+                    "fwd",
+                    width,
+                    block_q,
+                    block_k,
+                    block_q * block_k // 1024,
+                    dtype,
+                    "",
+                    "",
+                    "",
+                    loop["registers"],
+                    loop["frame"],
+                    number(beside),
+                    number(inside),
+                    "",
+                    "",
+                    0,
+                    0,
+                    round(accesses),
+                    known,
+                    "",
+                ),
+                strict=True,
+            )
+        )
         for dtype in types
-    ]  # fmt: skip
+    ]
 
 
 def laid_out() -> dict[str, str]:
@@ -402,10 +506,8 @@ def laid_out() -> dict[str, str]:
 
 def of_splits(full: str, used: dict[str, str], layout: str) -> dict[str, Any] | None:
     """A row of a build of the split kernel, next to none of which spills; None where no call of PyTorch's takes it."""
-    match, on = (
-        FLASH.search(full.replace(",", ", ")),
-        dict(zip(SPLIT_FLAGS, flags(full), strict=False)),
-    )
+    match = FLASH.search(full.replace(",", ", "))
+    on = dict(zip(SPLIT_FLAGS, flags(full), strict=False))
     if (
         match is None
         or not used
@@ -421,10 +523,36 @@ def of_splits(full: str, used: dict[str, str], layout: str) -> dict[str, Any] | 
         return None
     of_calls = edges(not on["even_k"], width > WIDEST_EVEN_MN or on["local"], on["even_mn"])
     mask = "window" if on["local"] else "causal" if on["causal"] else "none"
-    return dict(zip(COLUMNS, (
-        "fa2", BUILT, "fwd", width, block_q, block_k, warps, "fp16 bf16", mask, 0, f"split {of_calls}", used["registers"],
-        used["stack_bytes"], 0, 0, "", "", 0, 0, 0, "inferred", layout,
-    ), strict=True))  # fmt: skip
+    return dict(
+        zip(
+            COLUMNS,
+            (
+                "fa2",
+                BUILT,
+                "fwd",
+                width,
+                block_q,
+                block_k,
+                warps,
+                "fp16 bf16",
+                mask,
+                0,
+                f"split {of_calls}",
+                used["registers"],
+                used["stack_bytes"],
+                0,
+                0,
+                "",
+                "",
+                0,
+                0,
+                0,
+                "inferred",
+                layout,
+            ),
+            strict=True,
+        )
+    )
 
 
 def edges_of(full: str, width: int) -> str:
@@ -441,7 +569,8 @@ def inferred(
     full: str, used: dict[str, str], loops: list[dict[str, str]], layout: str
 ) -> dict[str, Any] | None:
     """A row of a build that was not run; None where no call of PyTorch's takes it."""
-    on, match = flags(full), FLASH.search(full.replace(",", ", "))
+    on = flags(full)
+    match = FLASH.search(full.replace(",", ", "))
     if (
         match is None
         or "splitkv" in full
@@ -460,19 +589,44 @@ def inferred(
         WORD * int(loop["STL_outside"]),
     )
     outside_too = ("_outside", "") if passes == "bwd" else ("",)
-    each = [int(loop[f"LDL{at}"]) + int(loop[f"STL{at}"]) for at in outside_too]
-    accesses = (*[0] * (2 - len(each)), *each)
+    counts = [int(loop[f"LDL{at}"]) + int(loop[f"STL{at}"]) for at in outside_too]
+    accesses = (*[0] * (2 - len(counts)), *counts)
     mask = "window" if on[LOCAL] else "causal" if on[CAUSAL] else "none"
-    return dict(zip(COLUMNS, (
-        "fa2", BUILT, passes, width, block_q, block_k, warps, "fp16 bf16", mask, int(on[DROPOUT]), edges_of(full, width),
-        used["registers"], frame, number(max(0, min(outside, frame - inside))), number(min(inside, frame)), "", "", 0,
-        *accesses, "inferred", layout,
-    ), strict=True))  # fmt: skip
+    return dict(
+        zip(
+            COLUMNS,
+            (
+                "fa2",
+                BUILT,
+                passes,
+                width,
+                block_q,
+                block_k,
+                warps,
+                "fp16 bf16",
+                mask,
+                int(on[DROPOUT]),
+                edges_of(full, width),
+                used["registers"],
+                frame,
+                number(max(0, min(outside, frame - inside))),
+                number(min(inside, frame)),
+                "",
+                "",
+                0,
+                *accesses,
+                "inferred",
+                layout,
+            ),
+            strict=True,
+        )
+    )
 
 
 def efficient_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
     """A row a build of the memory-efficient forward; one build serves every mask and length."""
-    used, code = {r["kernel"]: r for r in recorded("library_resources.csv")}, laid_out()
+    used = {r["kernel"]: r for r in recorded("library_resources.csv")}
+    code = laid_out()
     groups: dict[str, list[dict[str, str]]] = defaultdict(list)
     for call in calls:
         if call["implementation"] == "pytorch_mem_efficient" and call["causal"] == "0":
@@ -481,7 +635,8 @@ def efficient_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
     for kernel, members in groups.items():
         match = EFFICIENT.search(kernel)
         assert match is not None
-        block_q, block_k = int(match[3]), int(match[4])
+        block_q = int(match[3])
+        block_k = int(match[4])
         width = block_k if "_rf_" in kernel else 65536
         wide = [call for call in members if int(call["head_dim"]) == min(width, 256)]
         size, dtype = (
@@ -490,14 +645,16 @@ def efficient_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
         threads = 32 * (block_q * block_k // (32 * 32))
         points, reads = [], []
         for call in wide:
-            seq, heads, d = int(call["seq_q"]), int(call["heads"]), int(call["head_dim"])
+            seq = int(call["seq_q"])
+            heads = int(call["heads"])
+            d = int(call["head_dim"])
             work = -(-seq // block_q), pairs(seq, block_q, block_k, False)
             points.append((*work, int(call["local_write"]) / heads / threads))
             key_blocks = -(-seq // block_k)
-            asked = (key_blocks * seq + 2 * work[0] * seq) * d * size
+            requested = (key_blocks * seq + 2 * work[0] * seq) * d * size
             if "_gmem_" in kernel:
-                asked += (key_blocks - 1) * seq * d * 4
-            reads.append((int(call["l2_read"]) / heads - asked) / threads / work[1])
+                requested += (key_blocks - 1) * seq * d * 4
+            reads.append((int(call["l2_read"]) / heads - requested) / threads / work[1])
         per_tile, per_pair = solved(points)
         words = (
             (int(wide[0]["local_read"]) + int(wide[0]["local_write"]))
@@ -505,12 +662,38 @@ def efficient_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
             / threads
             / WORD
         )
-        rows.append(dict(zip(COLUMNS, (
-            "cutlass", BUILT, "fwd", width, block_q, block_k, threads // 32, dtype, "", "", "", used[kernel]["registers"],
-            used[kernel]["stack_bytes"], number(max(0.0, per_tile)), number(per_pair), "", "",
-            number(max(0.0, reads[0])), 0,
-            round(words / points[0][1]), "counted", code[kernel],
-        ), strict=True)))  # fmt: skip
+        rows.append(
+            dict(
+                zip(
+                    COLUMNS,
+                    (
+                        "cutlass",
+                        BUILT,
+                        "fwd",
+                        width,
+                        block_q,
+                        block_k,
+                        threads // 32,
+                        dtype,
+                        "",
+                        "",
+                        "",
+                        used[kernel]["registers"],
+                        used[kernel]["stack_bytes"],
+                        number(max(0.0, per_tile)),
+                        number(per_pair),
+                        "",
+                        "",
+                        number(max(0.0, reads[0])),
+                        0,
+                        round(words / points[0][1]),
+                        "counted",
+                        code[kernel],
+                    ),
+                    strict=True,
+                )
+            )
+        )
     return rows
 
 
@@ -518,9 +701,10 @@ def flex_rows() -> list[dict[str, str]]:
     """FlexAttention's builds at head_dim 64, where a thread has 128 scores: what calls drawn at random stored beside O
     and its log-sum-exps, over 128 threads and their steps; the median call of those under a mask, as no two builds
     (a length, a mask, a type) keep the same registers. Of whole blocks next to nothing is spilled."""
-    found: dict[str, list[float]] = defaultdict(list)
+    words_by_mask: dict[str, list[float]] = defaultdict(list)
     for call in drawn(2, 3, 4):
-        seq, heads = int(call["seq_q"]), int(call["batch"]) * int(call["heads"])
+        seq = int(call["seq_q"])
+        heads = int(call["batch"]) * int(call["heads"])
         main = call["implementation"] == "pytorch_flex" and call["kernel"].startswith("triton_tem")
         if not main or call["head_dim"] != "64" or seq < FLEX_BLOCK or seq % FLEX_BLOCK == 0:
             continue
@@ -531,10 +715,10 @@ def flex_rows() -> list[dict[str, str]]:
             first = max(0, tile * FLEX_BLOCK - (window or tile * FLEX_BLOCK)) // FLEX_BLOCK
             steps += (tiles - 1 if mask == "none" else tile) - first + 1
         beside = int(call["l2_write"]) - heads * seq * (64 * 2 + 4)
-        found[mask].append(beside / heads / steps / FLEX_BLOCK)
+        words_by_mask[mask].append(beside / heads / steps / FLEX_BLOCK)
     rows = []
-    for mask, each in sorted(found.items()):
-        stored = median(each)
+    for mask, words in sorted(words_by_mask.items()):
+        stored = median(words)
         numbers = (
             255,
             WORD * round(stored / WORD),
@@ -548,8 +732,28 @@ def flex_rows() -> list[dict[str, str]]:
             "counted",
             "",
         )
-        rows.append(dict(zip(COLUMNS, ("flex", BUILT, "fwd", 64, 128, 128, 4, "fp16 bf16", mask, "", "ragged", *numbers),
-                             strict=True)))  # fmt: skip
+        rows.append(
+            dict(
+                zip(
+                    COLUMNS,
+                    (
+                        "flex",
+                        BUILT,
+                        "fwd",
+                        64,
+                        128,
+                        128,
+                        4,
+                        "fp16 bf16",
+                        mask,
+                        "",
+                        "ragged",
+                        *numbers,
+                    ),
+                    strict=True,
+                )
+            )
+        )
     return rows
 
 
@@ -558,19 +762,20 @@ def flex_backward_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
     met to the byte by 52 bytes a thread for a tile of keys and one of queries, and 8 for a step of each; how they
     divide is not told, as all have as many tiles and steps of either kind, and each is given half. The frame is not
     known."""
-    found: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
+    rows_by_build: dict[str, list[tuple[int, int, float]]] = defaultdict(list)
     used: dict[str, dict[str, str]] = {}
     for call, (heads, kv_heads, tokens, head_dim, mask, words) in zip(calls, CASES, strict=True):
         blocks = AttentionProblem(seq_q=tokens, mask=mask, **words).pair_mask
-        threads, kept = int(call["block"][1:].split(",")[0]), call["head_dim"]
+        threads = int(call["block"][1:].split(",")[0])
+        build_width = call["head_dim"]
         beside = int(call["l2_write"]) - (heads + 2 * kv_heads) * tokens * head_dim * 2
         works = (2 * tokens // FLEX_BLOCK, 2 * blocks.nnz * FLEX_BLOCK // FLEX_STEP)
-        found[kept].append((*works, beside / heads / threads))
-        used[kept] = call
+        rows_by_build[build_width].append((*works, beside / heads / threads))
+        used[build_width] = call
     rows = []
-    for head_dim, points in found.items():
+    for head_dim, points in rows_by_build.items():
         per_tile, per_pair = solved(points)
-        accesses = (round(2 * each / WORD) for each in (per_tile, per_pair))
+        accesses = (round(2 * words / WORD) for words in (per_tile, per_pair))
         numbers = (
             used[head_dim]["registers"],
             0,
@@ -581,8 +786,30 @@ def flex_backward_rows(calls: list[dict[str, str]]) -> list[dict[str, str]]:
             0,
             *accesses,
         )
-        rows.append(dict(zip(COLUMNS, ("flex", BUILT, "bwd", head_dim, FLEX_STEP, FLEX_BLOCK, 8, "fp16 bf16", "", "", "",
-                                       *numbers, "counted", ""), strict=True)))  # fmt: skip
+        rows.append(
+            dict(
+                zip(
+                    COLUMNS,
+                    (
+                        "flex",
+                        BUILT,
+                        "bwd",
+                        head_dim,
+                        FLEX_STEP,
+                        FLEX_BLOCK,
+                        8,
+                        "fp16 bf16",
+                        "",
+                        "",
+                        "",
+                        *numbers,
+                        "counted",
+                        "",
+                    ),
+                    strict=True,
+                )
+            )
+        )
     return rows
 
 

@@ -33,12 +33,18 @@ COLUMNS = (
     "ms_without_exchange",
     "ms_local_kernel",
 )
-EXCHANGED, COLLECTED = (0.001, 0.1, 1.0, 8.0, 64.0, 256.0), (1.0, 16.0, 64.0, 256.0)
+EXCHANGED = (0.001, 0.1, 1.0, 8.0, 64.0, 256.0)
+COLLECTED = (1.0, 16.0, 64.0, 256.0)
 CALLS = (
     # what, heads, tokens, causal
-    ("zigzag", 16, 65536, True), ("ring", 16, 65536, True), ("zigzag", 32, 8192, True), ("ulysses", 32, 16384, False),
-    ("ulysses", 32, 32768, True), ("all_gather_kv", 16, 65536, False), ("all_gather_kv", 32, 16384, False),
-)  # fmt: skip
+    ("zigzag", 16, 65536, True),
+    ("ring", 16, 65536, True),
+    ("zigzag", 32, 8192, True),
+    ("ulysses", 32, 16384, False),
+    ("ulysses", 32, 32768, True),
+    ("all_gather_kv", 16, 65536, False),
+    ("all_gather_kv", 32, 16384, False),
+)
 HEAD_DIM = 128
 LOOPS, WARM_UPS = 20, 5
 Tensor = Any
@@ -58,11 +64,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
     return (scores - lse[..., None]).exp() @ v, lse
 
 
-def merged(one: tuple[Tensor, Tensor], two: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def merged(first: tuple[Tensor, Tensor], two: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Of two parts of the keys."""
-    lse = torch.logaddexp(one[1], two[1])
-    weights = [(part[1] - lse).exp()[..., None] for part in (one, two)]
-    return one[0] * weights[0] + two[0] * weights[1], lse
+    lse = torch.logaddexp(first[1], two[1])
+    weights = [(part[1] - lse).exp()[..., None] for part in (first, two)]
+    return first[0] * weights[0] + two[0] * weights[1], lse
 
 
 def passed_on(tensor: Tensor, exchange: bool) -> tuple[Tensor, list[Any]]:
@@ -82,30 +88,34 @@ def around(
     q: Tensor, k: Tensor, v: Tensor, causal: bool, zigzag: bool, exchange: bool = True
 ) -> Tensor:
     """Keys and values go round. In zigzag a GPU has a chunk from each end of the sequence."""
-    rank, world, half = dist.get_rank(), dist.get_world_size(), q.shape[2] // 2
-    keys, found = torch.stack((k, v)), None
+    rank = dist.get_rank()
+    world = dist.get_world_size()
+    half = q.shape[2] // 2
+    keys = torch.stack((k, v))
+    merged_half = None
     for step in range(world):
         arriving, waits = passed_on(keys, exchange) if step + 1 < world else (keys, [])
         source = (rank - step) % world
         k, v = keys
         if step == 0:
-            found = attend(q, k, v, causal)
+            merged_half = attend(q, k, v, causal)
         elif not causal or (source < rank and not zigzag):
-            found = merged(found, attend(q, k, v, False))
+            merged_half = merged(merged_half, attend(q, k, v, False))
         elif zigzag and source < rank:
-            found = merged(found, attend(q, k[:, :, :half], v[:, :, :half], False))
+            merged_half = merged(merged_half, attend(q, k[:, :, :half], v[:, :, :half], False))
         elif zigzag:
             later = merged(
-                (found[0][:, :, half:], found[1][:, :, half:]), attend(q[:, :, half:], k, v, False)
+                (merged_half[0][:, :, half:], merged_half[1][:, :, half:]),
+                attend(q[:, :, half:], k, v, False),
             )
-            found = tuple(
+            merged_half = tuple(
                 torch.cat((part[:, :, :half], new), dim=2)
-                for part, new in zip(found, later, strict=True)
+                for part, new in zip(merged_half, later, strict=True)
             )
         for wait in waits:
             wait.wait()
         keys = arriving
-    return found[0]
+    return merged_half[0]
 
 
 def heads_for_tokens(tensor: Tensor, back: bool) -> Tensor:
@@ -127,12 +137,13 @@ def heads_for_tokens(tensor: Tensor, back: bool) -> Tensor:
 
 
 def ulysses(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    made, _ = attend(*(heads_for_tokens(one, back=False) for one in (q, k, v)), causal)
-    return heads_for_tokens(made.to(q.dtype), back=True)
+    output, _ = attend(*(heads_for_tokens(tensor, back=False) for tensor in (q, k, v)), causal)
+    return heads_for_tokens(output.to(q.dtype), back=True)
 
 
 def all_gather_kv(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    world, keys = dist.get_world_size(), torch.stack((k, v))
+    world = dist.get_world_size()
+    keys = torch.stack((k, v))
     whole = [torch.empty_like(keys) for _ in range(world)]
     dist.all_gather(whole, keys)
     k, v = torch.cat(whole, dim=3)
@@ -147,10 +158,12 @@ METHODS: dict[str, Callable[..., Tensor]] = {
 }
 
 
-def own_tokens(what: str, tokens: int) -> Tensor:
+def own_tokens(method: str, tokens: int) -> Tensor:
     """Which tokens of the sequence lie on this GPU."""
-    rank, world, order = dist.get_rank(), dist.get_world_size(), torch.arange(tokens)
-    if what != "zigzag":
+    rank = dist.get_rank()
+    world = dist.get_world_size()
+    order = torch.arange(tokens)
+    if method != "zigzag":
         return order.chunk(world)[rank]
     chunks = order.chunk(2 * world)
     return torch.cat((chunks[rank], chunks[2 * world - 1 - rank]))
@@ -197,11 +210,11 @@ def messages() -> Iterator[tuple[str, float, float]]:
 
 
 def calls() -> Iterator[dict[str, Any]]:
-    for what, heads, tokens, causal in CALLS:
+    for call_name, heads, tokens, causal in CALLS:
         shape = (1, heads, tokens // dist.get_world_size(), HEAD_DIM)
         q, k, v = (torch.randn(shape, dtype=torch.bfloat16, device="cuda") for _ in range(3))
-        row = {"what": what, "heads": heads, "tokens": tokens, "causal": int(causal)}
-        method = METHODS[what]
+        row = {"what": call_name, "heads": heads, "tokens": tokens, "causal": int(causal)}
+        method = METHODS[call_name]
         row["ms"] = 1e3 * seconds(
             lambda q=q, k=k, v=v, causal=causal, method=method: method(q, k, v, causal)
         )
@@ -212,10 +225,10 @@ def calls() -> Iterator[dict[str, Any]]:
                 )
             )
             row["ms_without_exchange"] = 1e3 * alone
-        if what != "all_gather_kv":
+        if call_name != "all_gather_kv":
             heads_here = (
-                [one.reshape(1, -1, tokens, HEAD_DIM) for one in (q, k, v)]
-                if what == "ulysses"
+                [tensor.reshape(1, -1, tokens, HEAD_DIM) for tensor in (q, k, v)]
+                if call_name == "ulysses"
                 else (q, k, v)
             )
             row["ms_local_kernel"] = 1e3 * seconds(
@@ -226,7 +239,7 @@ def calls() -> Iterator[dict[str, Any]]:
 
 def check() -> None:
     """Raises SystemExit: a method's result is not attention's on one device."""
-    for what, causal in (
+    for method, causal in (
         ("ring", True),
         ("ring", False),
         ("zigzag", True),
@@ -235,10 +248,10 @@ def check() -> None:
     ):
         torch.manual_seed(0)
         whole = [torch.randn(1, 12, 48, 8) for _ in range(3)]
-        here = own_tokens(what, 48)
-        made = METHODS[what](*(one[:, :, here].contiguous() for one in whole), causal)
-        if not torch.allclose(made, attend(*whole, causal)[0][:, :, here], atol=1e-5):
-            raise SystemExit(f"{what}, causal {causal}, is wrong on rank {dist.get_rank()}")
+        here = own_tokens(method, 48)
+        output = METHODS[method](*(tensor[:, :, here].contiguous() for tensor in whole), causal)
+        if not torch.allclose(output, attend(*whole, causal)[0][:, :, here], atol=1e-5):
+            raise SystemExit(f"{method}, causal {causal}, is wrong on rank {dist.get_rank()}")
     if dist.get_rank() == 0:
         print("ring, zigzag, ulysses and all_gather_kv compute attention")
 
@@ -251,16 +264,19 @@ def main() -> None:
     parser.add_argument(
         "--check", action="store_true", help="compare results on CPUs; nothing is timed"
     )
-    asked = parser.parse_args()
-    dist.init_process_group("gloo" if asked.check else "nccl")
-    if asked.check:
+    options = parser.parse_args()
+    dist.init_process_group("gloo" if options.check else "nccl")
+    if options.check:
         check()
     else:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        rows = [{"what": what, "MiB": mib, "ms": 1e3 * taken} for what, mib, taken in messages()]
+        rows = [
+            {"what": collective, "MiB": mib, "ms": 1e3 * taken}
+            for collective, mib, taken in messages()
+        ]
         rows += list(calls())
         if dist.get_rank() == 0:
-            with asked.out.open("w", newline="", encoding="utf-8") as file:
+            with options.out.open("w", newline="", encoding="utf-8") as file:
                 writer = csv.DictWriter(file, COLUMNS, restval="")
                 writer.writeheader()
                 writer.writerows(rows)

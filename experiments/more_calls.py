@@ -115,16 +115,18 @@ def requests(out: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "requests.ncu-rep"
         profiler = ["ncu", *FROM_EMPTY, "--profile-from-start", "off", "--metrics", metrics]
-        own = [sys.executable, __file__, "--launch"]
-        subprocess.run([*profiler, "-o", str(report), *own], check=True)
+        command = [sys.executable, __file__, "--launch"]
+        subprocess.run([*profiler, "-o", str(report), *command], check=True)
         page = ["ncu", "--import", str(report), "--csv", "--page", "raw"]
         text = subprocess.run(page, check=True, capture_output=True, text=True).stdout
     write_whole(out, tidy(text))
     driver.use_device()
     write_provenance(
-        out, f"python {os.path.relpath(__file__)} requests --out {out.name}", profiler=profiler_version(),
+        out,
+        f"python {os.path.relpath(__file__)} requests --out {out.name}",
+        profiler=profiler_version(),
         profiler_options=" ".join((*FROM_EMPTY, "--metrics", metrics)),
-    )  # fmt: skip
+    )
 
 
 def main() -> None:
@@ -132,21 +134,21 @@ def main() -> None:
     parser.add_argument("kind", nargs="?", choices=("code", "flex", "requests"))
     parser.add_argument("--out", type=Path)
     parser.add_argument("--launch", action="store_true", help="only run the kernels")
-    given = parser.parse_args()
-    if given.launch:
+    options = parser.parse_args()
+    if options.launch:
         launch_all()
         return
-    if given.kind is None or given.out is None:
+    if options.kind is None or options.out is None:
         raise InputError(
             "KIND and `--out` are needed; accepted: code, flex or requests, and a file"
         )
-    if given.kind == "requests":
-        requests(given.out)
+    if options.kind == "requests":
+        requests(options.out)
         return
-    cases = list(of_code()) if given.kind == "code" else [flex(*call) for call in FLEX]
-    kernels = "" if given.kind == "code" else "tem_fused"
-    command = f"python {os.path.relpath(__file__)} {given.kind} --out {given.out.name}"
-    collect_library(given.out, cases, kernels=kernels, spills=True, command=command)
+    cases = list(of_code()) if options.kind == "code" else [flex(*call) for call in FLEX]
+    kernels = "" if options.kind == "code" else "tem_fused"
+    command = f"python {os.path.relpath(__file__)} {options.kind} --out {options.out.name}"
+    collect_library(options.out, cases, kernels=kernels, spills=True, command=command)
 
 
 if __name__ == "__main__":

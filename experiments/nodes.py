@@ -49,14 +49,16 @@ def call(
             1, heads, tokens, head_dim, device="cuda", dtype=torch.bfloat16, requires_grad=backward
         )
 
-    q, k, v = made(heads, seq_q), made(kv_heads, seq_k), made(kv_heads, seq_k)
+    q = made(heads, seq_q)
+    k = made(kv_heads, seq_k)
+    v = made(kv_heads, seq_k)
     out = torch.randn(1, heads, seq_q, head_dim, device="cuda", dtype=torch.bfloat16)
 
     def run() -> Any:
-        found = scaled_dot_product_attention(
+        output = scaled_dot_product_attention(
             q, k, v, is_causal=causal, enable_gqa=heads != kv_heads
         )
-        return torch.autograd.grad(found, (q, k, v), out) if backward else found
+        return torch.autograd.grad(output, (q, k, v), out) if backward else output
 
     return run
 
@@ -85,7 +87,8 @@ def gap(with_memset: bool) -> float:
     """Seconds a kernel of one CTA in a graph of several, the memset before it with it."""
     import torch
 
-    x, word = torch.zeros(32, device="cuda"), torch.zeros(1, device="cuda")
+    x = torch.zeros(32, device="cuda")
+    word = torch.zeros(1, device="cuda")
 
     def run() -> None:
         for _ in range(NODES):
@@ -106,11 +109,11 @@ def measure(_: Path) -> pd.DataFrame:
     for backend, shape in itertools.product(BACKENDS, SHAPES):
         try:
             with sdpa_kernel(getattr(SDPBackend, BACKENDS[backend])):
-                found = counted(call(*shape))
+                counts = counted(call(*shape))
         except RuntimeError as error:
             print(f"{backend} {shape}: {str(error).splitlines()[0][:100]}", file=sys.stderr)
             continue
-        rows.append((backend, *(int(x) for x in shape), *found.values(), ""))
+        rows.append((backend, *(int(x) for x in shape), *counts.values(), ""))
     for name, with_memset in (("kernel", False), ("memset and kernel", True)):
         rows.append((name, *[""] * 7, *[""] * 3, f"{gap(with_memset):.9f}"))
     names = [

@@ -86,15 +86,21 @@ class Case:
         heads, kv_heads, tokens, head_dim, causal = (int(row[name]) for name in PROBLEM[1:])
         schedule = None
         if row["order"]:
-            schedule = Schedule(Order(row["order"]), Start(row["start"]), int(row["section_heads"]),
-                                Direction(row["direction"]), Scheduler(row["scheduler"]))  # fmt: skip
+            schedule = Schedule(
+                Order(row["order"]),
+                Start(row["start"]),
+                int(row["section_heads"]),
+                Direction(row["direction"]),
+                Scheduler(row["scheduler"]),
+            )
         return cls(row["kernel"], (heads, kv_heads, tokens, head_dim, bool(causal)), schedule)
 
 
 def sections(shape: Shape) -> list[tuple[Order, int]]:
     """Queries fastest, heads fastest, and sections of a power of two of groups."""
     heads, kv_heads = shape[:2]
-    several, section = [(Order.QUERY, 0), (Order.HEAD, 0)], heads // kv_heads
+    several = [(Order.QUERY, 0), (Order.HEAD, 0)]
+    section = heads // kv_heads
     while section < heads:
         if section > 1:
             several.append((Order.HEAD, section))
@@ -104,8 +110,12 @@ def sections(shape: Shape) -> list[tuple[Order, int]]:
 
 def own_schedules(shape: Shape) -> Iterator[Schedule]:
     """Orders that flash_fwd_sm90 runs in: under a mask the heavy blocks first, and some of the others."""
-    up, down, turns = Direction.ASCENDING, Direction.DESCENDING, Direction.ALTERNATING
-    one_tile, queue, lists = Scheduler.STATIC, Scheduler.DYNAMIC, Scheduler.PERSISTENT
+    up = Direction.ASCENDING
+    down = Direction.DESCENDING
+    turns = Direction.ALTERNATING
+    one_tile = Scheduler.STATIC
+    queue = Scheduler.DYNAMIC
+    lists = Scheduler.PERSISTENT
     several = sections(shape)
     if not shape[-1]:
         for (order, section), way, how in product(several, (up, turns), (one_tile, queue)):
@@ -137,8 +147,10 @@ def triton_schedules(shape: Shape) -> Iterator[Schedule]:
 
 def cases() -> list[Case]:
     """Every case with an order."""
-    own = [Case(OWN, shape, s) for shape in (*PROBLEMS, *README) for s in own_schedules(shape)]
-    return own + [
+    own_cases = [
+        Case(OWN, shape, s) for shape in (*PROBLEMS, *README) for s in own_schedules(shape)
+    ]
+    return own_cases + [
         Case(TRITON, shape, s) for shape in TRITON_PROBLEMS for s in triton_schedules(shape)
     ]
 
@@ -157,8 +169,14 @@ def predict(out: Path) -> None:
     calls, owns = [], {}
     for case in listed:
         heads, kv_heads, tokens, head_dim, causal = case.shape
-        problem = AttentionProblem(heads=heads, kv_heads=kv_heads, seq_q=tokens, head_dim=head_dim, dtype="bf16",
-                                   mask="causal" if causal else "none")  # fmt: skip
+        problem = AttentionProblem(
+            heads=heads,
+            kv_heads=kv_heads,
+            seq_q=tokens,
+            head_dim=head_dim,
+            dtype="bf16",
+            mask="causal" if causal else "none",
+        )
         kernel = resolve(case.kernel, problem, gpu)
         owns[case.kernel, case.shape] = OrderChoice.of(kernel, problem)
         assert case.schedule is not None
@@ -265,13 +283,28 @@ class TritonKernels:
         assert case.schedule is not None
         heads, kv_heads, tokens, head_dim, causal = case.shape
         rows, keys, warps, stages = TRITON_TILE
-        blocks, kernel = -(-tokens // rows), self.module(case.schedule).flash_remapped
+        blocks = -(-tokens // rows)
+        kernel = self.module(case.schedule).flash_remapped
         lse = torch.empty(heads * tokens, dtype=torch.float32, device=t["q"].device)
         scale2 = head_dim**-0.5 * math.log2(math.e)
         return lambda: kernel[(blocks * heads,)](
-            t["q"], t["k"], t["v"], t["o"], lse, heads, heads // kv_heads, tokens, blocks, scale2, head_dim, rows,
-            keys, causal, num_warps=warps, num_stages=stages,
-        )  # fmt: skip
+            t["q"],
+            t["k"],
+            t["v"],
+            t["o"],
+            lse,
+            heads,
+            heads // kv_heads,
+            tokens,
+            blocks,
+            scale2,
+            head_dim,
+            rows,
+            keys,
+            causal,
+            num_warps=warps,
+            num_stages=stages,
+        )
 
 
 ROUNDS = 5
@@ -319,9 +352,9 @@ def by_problem(several: Sequence[Case]) -> dict[Shape, list[Case]]:
     grouped: dict[Shape, list[Case]] = {}
     for case in several:
         grouped.setdefault(case.shape, []).append(case)
-    for shape, own in grouped.items():
-        if own[0].kernel == OWN:
-            own += [Case(name, shape) for name in LIBRARIES]
+    for shape, cases in grouped.items():
+        if cases[0].kernel == OWN:
+            cases += [Case(name, shape) for name in LIBRARIES]
     return grouped
 
 
@@ -332,21 +365,22 @@ def time_all(grouped: dict[Shape, list[Case]]) -> dict[tuple[str, ...], float]:
 
     from iosim.evidence.cuda.launch import Shape as CudaShape
 
-    kernels, found = TritonKernels(), {}
+    kernels, times = TritonKernels(), {}
     for shape, several in grouped.items():
         heads, kv_heads, tokens, head_dim, causal = shape
         s = CudaShape(1, heads, kv_heads, tokens, tokens, head_dim)
         want = library_call("cudnn", s, causal, tensors(s, "bf16"))()
-        begun, calls = time.monotonic(), list(calls_of(shape, several, kernels))
+        begun = time.monotonic()
+        calls = list(calls_of(shape, several, kernels))
         for case, call in calls:
             call()
             if case.schedule is not None:
                 check(case, want)
-        found |= in_turns(calls)
+        times |= in_turns(calls)
         del want
         torch.cuda.empty_cache()
         print(shape, len(several), f"{time.monotonic() - begun:.1f} s", flush=True)
-    return found
+    return times
 
 
 def in_turns(calls: Sequence[tuple[Case, Callable[[], Any]]]) -> dict[tuple[str, ...], float]:
@@ -355,12 +389,13 @@ def in_turns(calls: Sequence[tuple[Case, Callable[[], Any]]]) -> dict[tuple[str,
 
     import torch
 
-    sequence, found = list(range(len(calls))), {case.key: [] for case, _ in calls}
+    sequence = list(range(len(calls)))
+    times_by_key = {case.key: [] for case, _ in calls}
     for turn in range(ROUNDS):
         random.Random(turn).shuffle(sequence)
         for n in sequence:
             case, call = calls[n]
-            before = found[case.key][-1] if found[case.key] else 5.0
+            before = times_by_key[case.key][-1] if times_by_key[case.key] else 5.0
             time.sleep(0.002 + PAUSE * before / 1e3)
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             call()
@@ -368,8 +403,8 @@ def in_turns(calls: Sequence[tuple[Case, Callable[[], Any]]]) -> dict[tuple[str,
             call()
             end.record()
             end.synchronize()
-            found[case.key].append(start.elapsed_time(end))
-    return {key: statistics.median(several) for key, several in found.items()}
+            times_by_key[case.key].append(start.elapsed_time(end))
+    return {key: statistics.median(several) for key, several in times_by_key.items()}
 
 
 def check(case: Case, want: Any) -> None:
@@ -418,15 +453,18 @@ def profile(
             "-k",
             "regex:flash_fwd_sm90|flash_remapped",
         ]
-        own = [
+        command = [
             sys.executable,
             str(Path(__file__).resolve()),
             "launch",
             "--predicted",
             str(predicted),
         ]
-        subprocess.run([str(find_ncu()), *options, "--metrics", metrics, "-o", str(report), *own], check=True,
-                       stdout=subprocess.DEVNULL)  # fmt: skip
+        subprocess.run(
+            [str(find_ncu()), *options, "--metrics", metrics, "-o", str(report), *command],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
         launches, _ = parse_raw(import_report(report))
     if len(launches) != len(listed):
         raise SystemExit(f"the report has {len(launches)} of {len(listed)} launches")
@@ -446,10 +484,14 @@ def measure(predicted: Path, out: Path) -> None:
     several = [Case.of(row) for row in rows_of(predicted)]
     grouped = by_problem(several)
     begun = time.monotonic()
-    prebuild([
-        replace(fastest(head_dim, mask), schedule=schedule)
-        for head_dim in (64, 128) for mask in ("none", "causal") for schedule in SCHEDULES.values()
-    ])  # fmt: skip
+    prebuild(
+        [
+            replace(fastest(head_dim, mask), schedule=schedule)
+            for head_dim in (64, 128)
+            for mask in ("none", "causal")
+            for schedule in SCHEDULES.values()
+        ]
+    )
     print(f"built after {time.monotonic() - begun:.0f} s", flush=True)
     times = time_all(grouped)
     print(f"timed after {time.monotonic() - begun:.0f} s", flush=True)
@@ -463,15 +505,19 @@ def measure(predicted: Path, out: Path) -> None:
     write({})
     write(profile(predicted, grouped))
     print(f"profiled after {time.monotonic() - begun:.0f} s", flush=True)
-    write_provenance(out, facts() | {
-        "profiler": profiler_version(),
-        "command": f"python experiments/orders_proof.py measure --predicted {predicted.name} --out {out.name}",
-        "timing": f"device events around a call right after itself, median of {ROUNDS} rounds in which all orders of a "
-        f"problem take turns in random sequence, the GPU idle before each for {PAUSE} of the call's time",
-        "bytes": "dram__bytes_read.sum and dram__bytes_write.sum, the L2 flushed before every launch",
-        "inputs": "random normal",
-        "check": "every case's output against cuDNN's, within 1e-2 in the Frobenius norm",
-    })  # fmt: skip
+    write_provenance(
+        out,
+        facts()
+        | {
+            "profiler": profiler_version(),
+            "command": f"python experiments/orders_proof.py measure --predicted {predicted.name} --out {out.name}",
+            "timing": f"device events around a call right after itself, median of {ROUNDS} rounds in which all orders of a "
+            f"problem take turns in random sequence, the GPU idle before each for {PAUSE} of the call's time",
+            "bytes": "dram__bytes_read.sum and dram__bytes_write.sum, the L2 flushed before every launch",
+            "inputs": "random normal",
+            "check": "every case's output against cuDNN's, within 1e-2 in the Frobenius norm",
+        },
+    )
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:

@@ -66,25 +66,33 @@ def byte_ratio(several: Sequence[Pair]) -> float:
 
 def picks(grouped: dict[tuple[str, ...], list[Pair]], kernel: str) -> Iterator[str]:
     """A row a problem."""
-    yield ("| problem | orders | iosim's first pick | its time over the best's | the worst's | GB predicted, counted | "
-           "fewest, most |")  # fmt: skip
+    yield (
+        "| problem | orders | iosim's first pick | its time over the best's | the worst's | GB predicted, counted | "
+        "fewest, most |"
+    )
     yield "| --- | ---: | --- | ---: | ---: | --- | --- |"
     for (name, *problem), several in grouped.items():
         if name != kernel:
             continue
-        told, seen = first(several)
-        times, sizes = [float(m["ms"]) for _, m in several], [moved(m) / 1e9 for _, m in several]
+        best, seen = first(several)
+        times = [float(m["ms"]) for _, m in several]
+        sizes = [moved(m) / 1e9 for _, m in several]
         mark = " (README)" if tuple(problem) in README and kernel == OWN else ""
-        yield (f"| {shape_of(problem)}{mark} | {len(several)} | {order_of(told)} | {time_ratio(several):.3f} | "
-               f"{max(times) / min(times):.2f} | {moved(told) / 1e9:.3f}, {moved(seen) / 1e9:.3f} | "
-               f"{min(sizes):.3f}, {max(sizes):.3f} |")  # fmt: skip
+        yield (
+            f"| {shape_of(problem)}{mark} | {len(several)} | {order_of(best)} | {time_ratio(several):.3f} | "
+            f"{max(times) / min(times):.2f} | {moved(best) / 1e9:.3f}, {moved(seen) / 1e9:.3f} | "
+            f"{min(sizes):.3f}, {max(sizes):.3f} |"
+        )
 
 
 def default_of(several: Sequence[Pair]) -> Row:
     """The order that the kernel's launcher takes by default, as it was measured."""
     causal = several[0][0]["causal"] == "1"
-    wanted = ("head", "0", "heavy-first", "ascending", "dynamic") if causal else (
-        "query", "0", "light-first", "ascending", "dynamic")  # fmt: skip
+    wanted = (
+        ("head", "0", "heavy-first", "ascending", "dynamic")
+        if causal
+        else ("query", "0", "light-first", "ascending", "dynamic")
+    )
     return next(m for p, m in several if tuple(p[x] for x in ORDER) == wanted)
 
 
@@ -97,16 +105,21 @@ def beside(grouped: dict[tuple[str, ...], list[Pair]], measured: Sequence[Row]) 
     yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
     for (name, *problem), several in grouped.items():
         if name == OWN:
-            pick, default = float(first(several)[1]["ms"]), float(default_of(several)["ms"])
+            pick = float(first(several)[1]["ms"])
+            default = float(default_of(several)["ms"])
             cudnn, flash = (library[other, *problem] for other in ("cudnn", "pytorch_flash"))
-            yield (f"| {shape_of(problem)} | {pick:.3f} | {default:.3f} | {cudnn:.3f} | {flash:.3f} | "
-                   f"{cudnn / pick:.2f} | {flash / pick:.2f} |")  # fmt: skip
+            yield (
+                f"| {shape_of(problem)} | {pick:.3f} | {default:.3f} | {cudnn:.3f} | {flash:.3f} | "
+                f"{cudnn / pick:.2f} | {flash / pick:.2f} |"
+            )
 
 
 def summary(grouped: dict[tuple[str, ...], list[Pair]]) -> Iterator[str]:
     """How often the pick is near the best, and how far bytes are off over all orders."""
-    yield ("| kernel | problems | pick within 2 % of the best time | 5 % | median | within 5 % of the fewest bytes | "
-           "bytes of all orders: median error, p95 |")  # fmt: skip
+    yield (
+        "| kernel | problems | pick within 2 % of the best time | 5 % | median | within 5 % of the fewest bytes | "
+        "bytes of all orders: median error, p95 |"
+    )
     yield "| --- | ---: | ---: | ---: | ---: | ---: | --- |"
     for kernel in (OWN, TRITON):
         several = [pairs for (name, *_), pairs in grouped.items() if name == kernel]
@@ -115,9 +128,11 @@ def summary(grouped: dict[tuple[str, ...], list[Pair]]) -> Iterator[str]:
             [byte_ratio(pairs) for pairs in several],
         )
         errors = sorted(abs(moved(p) / moved(m) - 1) for pairs in several for p, m in pairs)
-        yield (f"| {kernel} | {len(several)} | {sum(x <= 1.02 for x in times)} | {sum(x <= 1.05 for x in times)} | "
-               f"{median(times):.3f} | {sum(x <= 1.05 for x in sizes)} | {100 * median(errors):.1f} %, "
-               f"{100 * errors[int(0.95 * len(errors))]:.0f} % of {len(errors)} |")  # fmt: skip
+        yield (
+            f"| {kernel} | {len(several)} | {sum(x <= 1.02 for x in times)} | {sum(x <= 1.05 for x in times)} | "
+            f"{median(times):.3f} | {sum(x <= 1.05 for x in sizes)} | {100 * median(errors):.1f} %, "
+            f"{100 * errors[int(0.95 * len(errors))]:.0f} % of {len(errors)} |"
+        )
 
 
 def tables(predicted: Sequence[Row], measured: Sequence[Row]) -> list[str]:

@@ -22,20 +22,38 @@ import triton.language as tl
 BATCH, KV_HEADS, GROUP, HEAD_DIM, SEQ, SPLITS, BLOCK_K = 8, 8, 4, 128, 8192, 4, 64
 PAGES = (1, 4, 16, 64, 256)
 ROWS = 16
-METRICS = {"l2_read": "l1tex__m_xbar2l1tex_read_bytes.sum", "l2_write": "l1tex__m_l1tex2xbar_write_bytes.sum",
-           "hbm_read": "dram__bytes_read.sum"}  # fmt: skip
+METRICS = {
+    "l2_read": "l1tex__m_xbar2l1tex_read_bytes.sum",
+    "l2_write": "l1tex__m_l1tex2xbar_write_bytes.sum",
+    "hbm_read": "dram__bytes_read.sum",
+}
 TOLERANCE = 2e-2
 
 
 @triton.jit
 def paged_decode(
-    q, k, v, table, out, lse, scale, PAGE: tl.constexpr, PAGES: tl.constexpr, D: tl.constexpr, BN: tl.constexpr,
-    PER: tl.constexpr, HEADS: tl.constexpr, G: tl.constexpr, R: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    table,
+    out,
+    lse,
+    scale,
+    PAGE: tl.constexpr,
+    PAGES: tl.constexpr,
+    D: tl.constexpr,
+    BN: tl.constexpr,
+    PER: tl.constexpr,
+    HEADS: tl.constexpr,
+    G: tl.constexpr,
+    R: tl.constexpr,
+):
     """CTA (sequence x head, split): G query rows against PER keys; fp32 partial output and log-sum-exp."""
-    unit, split = tl.program_id(0), tl.program_id(1)
+    unit = tl.program_id(0)
+    split = tl.program_id(1)
     b, h = unit // HEADS, unit % HEADS
-    rows, cols = tl.arange(0, R), tl.arange(0, D)
+    rows = tl.arange(0, R)
+    cols = tl.arange(0, D)
     tile = tl.load(
         q + (unit * G + rows)[:, None] * D + cols[None, :], mask=rows[:, None] < G, other=0.0
     )
@@ -68,7 +86,8 @@ def launch_all() -> None:
         return torch.randn(*shape, device="cuda", dtype=torch.bfloat16, generator=generator)
 
     q = normal(BATCH, KV_HEADS, GROUP, HEAD_DIM)
-    k, v = normal(BATCH, SEQ, KV_HEADS, HEAD_DIM), normal(BATCH, SEQ, KV_HEADS, HEAD_DIM)
+    k = normal(BATCH, SEQ, KV_HEADS, HEAD_DIM)
+    v = normal(BATCH, SEQ, KV_HEADS, HEAD_DIM)
     right = torch.nn.functional.scaled_dot_product_attention(
         q, k.transpose(1, 2), v.transpose(1, 2)
     )
@@ -84,11 +103,25 @@ def launch_all() -> None:
         out = torch.empty(SPLITS, BATCH, KV_HEADS, GROUP, HEAD_DIM, device="cuda")
         lse = torch.empty(SPLITS, BATCH, KV_HEADS, GROUP, device="cuda")
         paged_decode[(BATCH * KV_HEADS, SPLITS)](
-            q, *stored, slots.to(torch.int32).reshape(BATCH, pages), out, lse, HEAD_DIM**-0.5, PAGE=page, PAGES=pages,
-            D=HEAD_DIM, BN=BLOCK_K, PER=SEQ // SPLITS, HEADS=KV_HEADS, G=GROUP, R=ROWS, num_warps=4, num_stages=2,
-        )  # fmt: skip
-        made = (out * torch.softmax(lse, dim=0)[..., None]).sum(0)
-        error = (made - right.float()).abs().max().item()
+            q,
+            *stored,
+            slots.to(torch.int32).reshape(BATCH, pages),
+            out,
+            lse,
+            HEAD_DIM**-0.5,
+            PAGE=page,
+            PAGES=pages,
+            D=HEAD_DIM,
+            BN=BLOCK_K,
+            PER=SEQ // SPLITS,
+            HEADS=KV_HEADS,
+            G=GROUP,
+            R=ROWS,
+            num_warps=4,
+            num_stages=2,
+        )
+        combined = (out * torch.softmax(lse, dim=0)[..., None]).sum(0)
+        error = (combined - right.float()).abs().max().item()
         if not error < TOLERANCE:
             sys.exit(f"pages of {page}: off by {error}")
 
@@ -97,8 +130,22 @@ def profile() -> list[dict[str, float]]:
     """The counters of every launch, in order."""
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "paged.ncu-rep"
-        command = ["ncu", "--cache-control", "all", "--clock-control", "none", "-k", "regex:paged_decode", "--metrics",
-                   ",".join(METRICS.values()), "-o", str(report), sys.executable, __file__, "--launch"]  # fmt: skip
+        command = [
+            "ncu",
+            "--cache-control",
+            "all",
+            "--clock-control",
+            "none",
+            "-k",
+            "regex:paged_decode",
+            "--metrics",
+            ",".join(METRICS.values()),
+            "-o",
+            str(report),
+            sys.executable,
+            __file__,
+            "--launch",
+        ]
         subprocess.run(command, check=True)
         page = ["ncu", "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
         text = subprocess.run(page, check=True, capture_output=True, text=True).stdout
@@ -118,13 +165,24 @@ def main() -> None:
     if args.launch:
         launch_all()
         return
-    shape = {"batch": BATCH, "heads": KV_HEADS * GROUP, "kv_heads": KV_HEADS, "seq_k": SEQ, "head_dim": HEAD_DIM,
-             "dtype": "bfloat16", "block_k": BLOCK_K, "splits": SPLITS, "triton": triton.__version__}  # fmt: skip
+    shape = {
+        "batch": BATCH,
+        "heads": KV_HEADS * GROUP,
+        "kv_heads": KV_HEADS,
+        "seq_k": SEQ,
+        "head_dim": HEAD_DIM,
+        "dtype": "bfloat16",
+        "block_k": BLOCK_K,
+        "splits": SPLITS,
+        "triton": triton.__version__,
+    }
     with open(args.out, "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, ["page_size", *shape, *METRICS], lineterminator="\n")
         writer.writeheader()
-        for page, found in zip(PAGES, profile(), strict=True):
-            writer.writerow({"page_size": page, **shape, **{n: round(v) for n, v in found.items()}})
+        for page, counters in zip(PAGES, profile(), strict=True):
+            writer.writerow(
+                {"page_size": page, **shape, **{n: round(v) for n, v in counters.items()}}
+            )
 
 
 if __name__ == "__main__":

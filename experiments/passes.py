@@ -30,9 +30,16 @@ SIZES = (8, 16, 20, 24, 26, 28, 30, 32, 34, 36, 40, 44, 48, 56, 64)
 COLUMNS = 1024
 """Of a tensor's rows, fp32: a warp holds one in softmax."""
 CHAINS = (
-    "sum a, sum a", "fill a, sum a", "fill a, fill a", "scale a, scale a", "fill a, scale a to b",
-    "copy a to b, copy a to b", "copy a to b, sum a", "copy a to b, sum b", "fill a, softmax a to b, sum a",
-)  # fmt: skip
+    "sum a, sum a",
+    "fill a, sum a",
+    "fill a, fill a",
+    "scale a, scale a",
+    "fill a, scale a to b",
+    "copy a to b, copy a to b",
+    "copy a to b, sum a",
+    "copy a to b, sum b",
+    "fill a, softmax a to b, sum a",
+)
 """The first tensor of a pass is read, but by a fill; the last is written, but by a sum."""
 COUNTED = ("hbm_read", "hbm_write")
 OPTIONS = ("--replay-mode", "app-range", "--cache-control", "all", "--clock-control", "none")
@@ -50,19 +57,20 @@ def plan() -> list[Range]:
     ]
 
 
-def run(one: str, tensors: Mapping[str, Any]) -> None:
+def run(step: str, tensors: Mapping[str, Any]) -> None:
     """One pass, one launch."""
     import torch
 
-    what, *named = one.replace("to ", "").split()
-    first, last = tensors[named[0]], tensors[named[-1]]
-    if what == "fill":
+    action, *named = step.replace("to ", "").split()
+    first = tensors[named[0]]
+    last = tensors[named[-1]]
+    if action == "fill":
         last.fill_(1.0)
-    elif what == "copy":
+    elif action == "copy":
         last.copy_(first)
-    elif what == "scale":
+    elif action == "scale":
         torch.mul(first, 1.0, out=last)
-    elif what == "softmax":
+    elif action == "softmax":
         torch.softmax(first, -1, out=last)
     else:
         torch.sum(first)
@@ -75,15 +83,17 @@ def launch_all() -> None:
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     whole = {name: torch.zeros(max(SIZES) * MIB // 4, device="cuda") for name in "ab"}
     for chain, mib, launches in plan():
-        tensors = {name: each[: mib * MIB // 4].view(-1, COLUMNS) for name, each in whole.items()}
+        tensors = {
+            name: tensor[: mib * MIB // 4].view(-1, COLUMNS) for name, tensor in whole.items()
+        }
         passes = chain.split(", ")
         if launches == 1:
-            for one in passes:
-                run(one, tensors)
+            for launch in passes:
+                run(launch, tensors)
         torch.cuda.synchronize()
         runtime.cudaProfilerStart()
-        for one in passes[:launches]:
-            run(one, tensors)
+        for launch in passes[:launches]:
+            run(launch, tensors)
         torch.cuda.synchronize()
         runtime.cudaProfilerStop()
 

@@ -30,8 +30,10 @@ MIB = 1 << 20
 PAGE = 2 * MIB
 POOL = 3072 * MIB
 BACKENDS = {
-    "pytorch_flash": "FLASH_ATTENTION", "pytorch_mem_efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION",
-}  # fmt: skip
+    "pytorch_flash": "FLASH_ATTENTION",
+    "pytorch_mem_efficient": "EFFICIENT_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+}
 COUNTED = ("hbm_read", "hbm_write", "l2_fabric")
 KERNELS = "regex:flash|fmha|sdpa|cudnn"
 ALLOCATIONS = 3
@@ -59,11 +61,15 @@ class Case:
 
 
 CASES = (
-    Case("pytorch_mem_efficient", 1, 8, 65536, 128, 1), Case("pytorch_flash", 1, 32, 16384, 128, 1),
-    Case("pytorch_flash", 1, 4, 49152, 128, 1), Case("pytorch_flash", 1, 8, 65536, 128, 1),
-    Case("pytorch_mem_efficient", 1, 4, 131072, 64, 0), Case("pytorch_flash", 1, 32, 8192, 128, 1),
-    Case("cudnn", 1, 8, 65536, 128, 1), Case("pytorch_flash", 1, 8, 65536, 128, 0),
-)  # fmt: skip
+    Case("pytorch_mem_efficient", 1, 8, 65536, 128, 1),
+    Case("pytorch_flash", 1, 32, 16384, 128, 1),
+    Case("pytorch_flash", 1, 4, 49152, 128, 1),
+    Case("pytorch_flash", 1, 8, 65536, 128, 1),
+    Case("pytorch_mem_efficient", 1, 4, 131072, 64, 0),
+    Case("pytorch_flash", 1, 32, 8192, 128, 1),
+    Case("cudnn", 1, 8, 65536, 128, 1),
+    Case("pytorch_flash", 1, 8, 65536, 128, 0),
+)
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ def launch_all(out: Path) -> None:
     runtime: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     pool = torch.empty(POOL, dtype=torch.uint8, device="cuda")
     random = torch.Generator().manual_seed(SEED)
-    made = []
+    launched = []
     for case in CASES:
         for name, tensors in placed(case, pool, random):
             for tensor in tensors:
@@ -134,19 +140,19 @@ def launch_all(out: Path) -> None:
                 torch.cuda.synchronize()
                 runtime.cudaProfilerStop()
             addresses = [tensor.data_ptr() for tensor in (*tensors, output)]
-            made.append(asdict(case) | {"place": name, "addresses": addresses})
+            launched.append(asdict(case) | {"place": name, "addresses": addresses})
             del tensors, tensor, output
-    out.write_text(json.dumps(made), encoding="utf-8")
+    out.write_text(json.dumps(launched), encoding="utf-8")
 
 
 def measured(folder: Path) -> pd.DataFrame:
     """A row a case and place: where its tensors lay, in pages from the lowest of all, and what was counted."""
-    made = folder / "made.json"
+    plan = folder / "made.json"
     options = [*FROM_EMPTY, "--profile-from-start", "off", "--kernel-name", KERNELS]
     launches, _ = parse_raw(
-        profiled([__file__, "--launch", str(made)], options, COUNTED, folder, leaves=made)
+        profiled([__file__, "--launch", str(plan)], options, COUNTED, folder, leaves=plan)
     )
-    calls = json.loads(made.read_text(encoding="utf-8"))
+    calls = json.loads(plan.read_text(encoding="utf-8"))
     if len(launches) != len(calls):
         raise InputError(f"{len(launches)} launches were seen, {len(calls)} made")
     lowest = min(min(call["addresses"]) for call in calls) // PAGE * PAGE
@@ -167,8 +173,10 @@ def main() -> None:
     if arguments.dry_run:
         for case in CASES:
             for place in PLACES:
-                if (most := place.offsets(case.tensor_bytes)[-1] + case.tensor_bytes) > POOL:
-                    raise InputError(f"{case}, {place.name}: {most} bytes of a pool of {POOL}")
+                if (pool_bytes := place.offsets(case.tensor_bytes)[-1] + case.tensor_bytes) > POOL:
+                    raise InputError(
+                        f"{case}, {place.name}: {pool_bytes} bytes of a pool of {POOL}"
+                    )
         print(f"{len(CASES) * (ALLOCATIONS + len(PLACES))} calls of {len(CASES)} problems")
         return
     if arguments.launch:
@@ -178,9 +186,13 @@ def main() -> None:
         parser.error("--out FILE is needed")
     out: Path = arguments.out
     record(
-        out, measured, f"python experiments/placement.py --out {out.name}", FROM_EMPTY, inputs="random normal",
+        out,
+        measured,
+        f"python experiments/placement.py --out {out.name}",
+        FROM_EMPTY,
+        inputs="random normal",
         pages="of 2 MiB, counted from the lowest that holds a tensor of the table",
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -34,17 +34,47 @@ from iosim.evidence.cuda import driver
 HERE = Path(__file__).resolve().parent
 MIB, GIB = 1 << 20, 1 << 30
 WINDOW_S, WINDOWS, REST_S, SAMPLE_S = 0.3, 8, 0.4, 0.02
-COLUMNS = ("load", "ctas", "batch", "heads", "kv_heads", "seq", "head_dim", "causal", "passes", "window", "seconds_in",
-           "ms", "sm_mhz", "true_sm_mhz", "power_w", "power_average_w", "energy_j", "temperature_c",
-           "hbm_read_bytes", "hbm_write_bytes", "l2_read_bytes", "l2_write_bytes", "shared_bytes", "flops",
-           "fp32_operations", "exps", "instructions")  # fmt: skip
+COLUMNS = (
+    "load",
+    "ctas",
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq",
+    "head_dim",
+    "causal",
+    "passes",
+    "window",
+    "seconds_in",
+    "ms",
+    "sm_mhz",
+    "true_sm_mhz",
+    "power_w",
+    "power_average_w",
+    "energy_j",
+    "temperature_c",
+    "hbm_read_bytes",
+    "hbm_write_bytes",
+    "l2_read_bytes",
+    "l2_write_bytes",
+    "shared_bytes",
+    "flops",
+    "fp32_operations",
+    "exps",
+    "instructions",
+)
 
 
 class Work(ctypes.Structure):
     """`Work` of power.cu."""
 
-    _fields_ = (("data", ctypes.c_void_p), ("out", ctypes.c_void_p), ("bytes", ctypes.c_int64),
-                ("passes", ctypes.c_int64), ("clock", ctypes.c_void_p))  # fmt: skip
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("bytes", ctypes.c_int64),
+        ("passes", ctypes.c_int64),
+        ("clock", ctypes.c_void_p),
+    )
 
 
 @dataclass
@@ -134,15 +164,21 @@ def windows(load: Load, meter: Meter) -> list[dict[str, object]]:
         energy = inside[-1][4] - inside[0][4]
         spent = inside[-1][0] - inside[0][0]
         rows.append(
-            {"load": load.name, "ctas": load.ctas, "window": window, "seconds_in": round(end - start, 3),
-             "ms": f"{seconds * 1e3 / repeats:.6g}",
-             "sm_mhz": round(statistics.fmean(s[1] for s in inside), 1),
-             "power_w": round(statistics.fmean(s[2] for s in inside), 1),
-             "power_average_w": round(statistics.fmean(s[3] for s in inside), 1),
-             "energy_j": f"{energy / spent * seconds:.5g}" if spent > 0.1 else "",
-             "temperature_c": meter.temperature_c()}
-            | load.problem | {name: f"{amount:.8g}" for name, amount in load.does.items()}
-        )  # fmt: skip
+            {
+                "load": load.name,
+                "ctas": load.ctas,
+                "window": window,
+                "seconds_in": round(end - start, 3),
+                "ms": f"{seconds * 1e3 / repeats:.6g}",
+                "sm_mhz": round(statistics.fmean(s[1] for s in inside), 1),
+                "power_w": round(statistics.fmean(s[2] for s in inside), 1),
+                "power_average_w": round(statistics.fmean(s[3] for s in inside), 1),
+                "energy_j": f"{energy / spent * seconds:.5g}" if spent > 0.1 else "",
+                "temperature_c": meter.temperature_c(),
+            }
+            | load.problem
+            | {name: f"{amount:.8g}" for name, amount in load.does.items()}
+        )
         begun = end
     if load.clock_mhz is not None:
         rows[-1]["true_sm_mhz"] = round(load.clock_mhz(), 1)
@@ -175,18 +211,27 @@ class Units:
         return 1e3 * cycles / ns
 
     def load(
-        self, name: str, shown: str, each: dict[str, float], *, sms: int | None = None, per_sm: int = 1,
-        threads: int = 1024, shared: int = 0, size: int = 0, passes: int = 1000,
-    ) -> Load:  # fmt: skip
+        self,
+        name: str,
+        counter: str,
+        amounts: dict[str, float],
+        *,
+        sms: int | None = None,
+        per_sm: int = 1,
+        threads: int = 1024,
+        shared: int = 0,
+        size: int = 0,
+        passes: int = 1000,
+    ) -> Load:
         """`each` is what a CTA does in a pass; passes are chosen so that a launch takes about 30 ms."""
         ctas = (sms or self.sms) * per_sm
         trial = self.run(name, ctas, threads, shared, size, passes)
         trial()
         seconds = min(driver.elapsed_s(trial) for _ in range(2))
         passes = max(1, round(passes * 0.03 / seconds))
-        does = {what: amount * passes * ctas for what, amount in each.items()}
+        does = {quantity: amount * passes * ctas for quantity, amount in amounts.items()}
         return Load(
-            shown,
+            counter,
             self.run(name, ctas, threads, shared, size, passes),
             ctas,
             does,
@@ -199,15 +244,37 @@ class Units:
             some = {"sms": sms, "per_sm": per_sm}
             loads += [
                 self.load("power_integer", "integer", {"instructions": 1024 / 32 * 1024.0}, **some),
-                self.load("power_ffma", "ffma", {"fp32_operations": 1024 * 1024.0, "instructions": 32 * 1024.0},
-                          **some),
-                self.load("power_exp", "exp", {"exps": 1024 * 256.0, "fp32_operations": 1024 * 256.0,
-                                               "instructions": 32 * 512.0}, **some),
-                self.load("power_shared", "shared", {"shared_bytes": 48 * 1024.0, "instructions": 3 * 5 * 32.0},
-                          shared=48 * 1024, **some),
-                self.load("power_mma", "mma", {"flops": 8 * 32 * 4096.0, "instructions": 8 * 32.0}, threads=256,
-                          **some),
-            ]  # fmt: skip
+                self.load(
+                    "power_ffma",
+                    "ffma",
+                    {"fp32_operations": 1024 * 1024.0, "instructions": 32 * 1024.0},
+                    **some,
+                ),
+                self.load(
+                    "power_exp",
+                    "exp",
+                    {
+                        "exps": 1024 * 256.0,
+                        "fp32_operations": 1024 * 256.0,
+                        "instructions": 32 * 512.0,
+                    },
+                    **some,
+                ),
+                self.load(
+                    "power_shared",
+                    "shared",
+                    {"shared_bytes": 48 * 1024.0, "instructions": 3 * 5 * 32.0},
+                    shared=48 * 1024,
+                    **some,
+                ),
+                self.load(
+                    "power_mma",
+                    "mma",
+                    {"flops": 8 * 32 * 4096.0, "instructions": 8 * 32.0},
+                    threads=256,
+                    **some,
+                ),
+            ]
         wgmma = {
             "flops": 4 * 2 * 2 * 64 * 128 * 16.0,
             "shared_bytes": 4 * 2 * (64 + 128) * 32.0,
@@ -231,11 +298,11 @@ class Units:
                 threads=256,
             )
         )
-        for size, shown in ((16 * MIB, "l2_load"), (4 * GIB, "hbm_load")):
+        for size, counter in ((16 * MIB, "l2_load"), (4 * GIB, "hbm_load")):
             slice_bytes = size / self.sms / 2
-            moved = {"l2_read_bytes": slice_bytes, "instructions": slice_bytes / 512 * 3}
-            moved |= {"hbm_read_bytes": slice_bytes} if size > GIB else {}
-            loads.append(self.load("power_load", shown, moved, per_sm=2, size=size, passes=20))
+            amounts = {"l2_read_bytes": slice_bytes, "instructions": slice_bytes / 512 * 3}
+            amounts |= {"hbm_read_bytes": slice_bytes} if size > GIB else {}
+            loads.append(self.load("power_load", counter, amounts, per_sm=2, size=size, passes=20))
         half = self.sms // 2
         loads.append(
             self.load(
@@ -259,11 +326,11 @@ class Units:
                 passes=2,
             )
         )
-        for size, shown in ((16 * MIB, "l2_store"), (4 * GIB, "hbm_store")):
+        for size, counter in ((16 * MIB, "l2_store"), (4 * GIB, "hbm_store")):
             slice_bytes = size / self.sms / 2
-            moved = {"l2_write_bytes": slice_bytes, "instructions": slice_bytes / 512 * 3}
-            moved |= {"hbm_write_bytes": slice_bytes} if size > GIB else {}
-            loads.append(self.load("power_store", shown, moved, per_sm=2, size=size, passes=20))
+            amounts = {"l2_write_bytes": slice_bytes, "instructions": slice_bytes / 512 * 3}
+            amounts |= {"hbm_write_bytes": slice_bytes} if size > GIB else {}
+            loads.append(self.load("power_store", counter, amounts, per_sm=2, size=size, passes=20))
         return loads
 
 
@@ -288,8 +355,12 @@ def attention_loads() -> list[Load]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-    kinds = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION,
-             "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}  # fmt: skip
+    kinds = {
+        "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+        "math": SDPBackend.MATH,
+    }
     loads = []
     for backend, batch, heads, kv_heads, tokens, head_dim, causal, passes in ATTENTION:
         rows = 1 if passes == "decode" else tokens
@@ -304,8 +375,18 @@ def attention_loads() -> list[Load]:
             dtype=torch.bfloat16,
             requires_grad=backward,
         )
-        k, v = (torch.randn(batch, kv_heads, keys, head_dim, device="cuda", dtype=torch.bfloat16,
-                            requires_grad=backward) for _ in "kv")  # fmt: skip
+        k, v = (
+            torch.randn(
+                batch,
+                kv_heads,
+                keys,
+                head_dim,
+                device="cuda",
+                dtype=torch.bfloat16,
+                requires_grad=backward,
+            )
+            for _ in "kv"
+        )
 
         def launch(
             q=q, k=k, v=v, kind=kinds[backend], causal=bool(causal), gqa=heads != kv_heads
@@ -321,8 +402,15 @@ def attention_loads() -> list[Load]:
             def launch(o=o, q=q, k=k, v=v, d_o=d_o) -> None:
                 torch.autograd.grad(o, (q, k, v), d_o, retain_graph=True)
 
-        problem = {"batch": batch, "heads": heads, "kv_heads": kv_heads, "seq": keys, "head_dim": head_dim,
-                   "causal": causal, "passes": passes}  # fmt: skip
+        problem = {
+            "batch": batch,
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "seq": keys,
+            "head_dim": head_dim,
+            "causal": causal,
+            "passes": passes,
+        }
         loads.append(Load(backend, launch, 0, {}, problem))
     for n in (8192, 2048):
         a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in "ab")
@@ -330,19 +418,23 @@ def attention_loads() -> list[Load]:
             Load(f"matmul_{n}", lambda a=a, b=b: torch.matmul(a, b), 0, {"flops": 2.0 * n**3})
         )
     x, y = (torch.randn(GIB // 2, device="cuda", dtype=torch.float32) for _ in "xy")
-    moved = {
+    amounts = {
         f"{level}_{way}_bytes": 2.0 * GIB for level in ("hbm", "l2") for way in ("read", "write")
     }
-    loads.append(Load("copy", lambda: y.copy_(x), 0, moved))
+    loads.append(Load("copy", lambda: y.copy_(x), 0, amounts))
     return loads
 
 
 ENERGIES = {
     # quantity of the profile: what a load does
-    "warp_instruction_pj": "instructions", "shared_pj_per_byte": "shared_bytes", "l2_read_pj_per_byte": "l2_read_bytes",
-    "l2_write_pj_per_byte": "l2_write_bytes", "hbm_read_pj_per_byte": "hbm_read_bytes",
-    "hbm_write_pj_per_byte": "hbm_write_bytes", "tensor_pj_per_flop": "flops",
-}  # fmt: skip
+    "warp_instruction_pj": "instructions",
+    "shared_pj_per_byte": "shared_bytes",
+    "l2_read_pj_per_byte": "l2_read_bytes",
+    "l2_write_pj_per_byte": "l2_write_bytes",
+    "hbm_read_pj_per_byte": "hbm_read_bytes",
+    "hbm_write_pj_per_byte": "hbm_write_bytes",
+    "tensor_pj_per_flop": "flops",
+}
 SETTLED = 4
 """The first window that counts: the board's controller has found its clock by then."""
 IN_FIT = ("sleep", "ffma", "exp", "shared", "wgmma", "l2_load", "hbm_load", "l2_store", "hbm_store")
@@ -366,19 +458,25 @@ def settled(table: pd.DataFrame) -> pd.DataFrame:
 def rates(rows: pd.DataFrame) -> list[str]:
     """What the loads reach: HBM's rates, the L2's, the clock of the tensor cores and what mma.sync makes of it."""
 
-    def a_second(load: str, what: str) -> float:
-        return max(float(r[what] / r.ms * 1e3) for _, r in rows[rows.load == load].iterrows())
+    def a_second(load: str, quantity: str) -> float:
+        return max(float(r[quantity] / r.ms * 1e3) for _, r in rows[rows.load == load].iterrows())
 
-    lines = [f"dram_{way}_bandwidth_bytes_per_s = {a_second(load, f'hbm_{way}_bytes'):.4g}"
-             for way, load in (("read", "hbm_load"), ("write", "hbm_store"))]  # fmt: skip
+    lines = [
+        f"dram_{way}_bandwidth_bytes_per_s = {a_second(load, f'hbm_{way}_bytes'):.4g}"
+        for way, load in (("read", "hbm_load"), ("write", "hbm_store"))
+    ]
     lines.append(f"dram_copy_bandwidth_bytes_per_s = {2 * a_second('copy', 'hbm_read_bytes'):.4g}")
     lines.append(
         f"l2_read_bandwidth_measured_bytes_per_s = {a_second('l2_load', 'l2_read_bytes'):.4g}"
     )
-    free, mma = highest(rows, "wgmma"), highest(rows, "mma")
-    each = mma.flops / mma.ms * 1e3 / (mma.ctas * mma.true_sm_mhz * 1e6 * DENSE_FLOPS)
-    return [*lines, f"tensor_clock_fraction = {free.true_sm_mhz / free.sm_mhz:.4g}",
-            f"mma_sync_tensor_fraction = {each:.3g}"]  # fmt: skip
+    free = highest(rows, "wgmma")
+    mma = highest(rows, "mma")
+    fraction = mma.flops / mma.ms * 1e3 / (mma.ctas * mma.true_sm_mhz * 1e6 * DENSE_FLOPS)
+    return [
+        *lines,
+        f"tensor_clock_fraction = {free.true_sm_mhz / free.sm_mhz:.4g}",
+        f"mma_sync_tensor_fraction = {fraction:.3g}",
+    ]
 
 
 def highest(rows: pd.DataFrame, load: str) -> pd.Series:
@@ -395,7 +493,10 @@ def fitted(table: pd.DataFrame) -> str:
         )
     ]
     counted = pd.DataFrame(
-        {name: rows[what].fillna(0) / (rows.ms * 1e-3) * 1e-12 for name, what in ENERGIES.items()}
+        {
+            name: rows[column].fillna(0) / (rows.ms * 1e-3) * 1e-12
+            for name, column in ENERGIES.items()
+        }
     )
     chosen = (rows.sm_mhz >= UNLIMITED * rows.sm_mhz.max()) & rows.load.isin(IN_FIT)
     matrix = np.column_stack([np.ones(len(rows)), counted])
@@ -410,10 +511,15 @@ def fitted(table: pd.DataFrame) -> str:
         1e12 * ((mma.power_w - solved[0]) * mma.ms * 1e-3 - instructions) / mma.flops
     )
     # Products go with the clock: their mean over the windows is its mean, where the SMs' own counter has one launch.
-    limited, free = rows[rows.load == "wgmma"].sort_values("ctas").iloc[-1], highest(rows, "wgmma")
-    energy, clock = ([f(r) for r in (limited, free)] for f in (
-        lambda r: (r.power_w - solved[0]) / (r.flops / r.ms), lambda r: r.flops / r.ms / r.ctas
-    ))  # fmt: skip
+    limited = rows[rows.load == "wgmma"].sort_values("ctas").iloc[-1]
+    free = highest(rows, "wgmma")
+    energy, clock = (
+        [f(r) for r in (limited, free)]
+        for f in (
+            lambda r: (r.power_w - solved[0]) / (r.flops / r.ms),
+            lambda r: r.flops / r.ms / r.ctas,
+        )
+    )
     energies["energy_clock_exponent"] = np.log(energy[0] / energy[1]) / np.log(clock[0] / clock[1])
     lines = [*rates(rows), *(f"{name} = {value:.3g}" for name, value in energies.items())]
     lines += [
@@ -445,8 +551,17 @@ def main() -> None:
     torch.cuda.init()
     meter = Meter()
     rows = []
-    rows.append({"load": "idle", "ctas": 0, "window": 0, "sm_mhz": meter.sm_mhz(), "power_w": meter.instant_w(),
-                 "power_average_w": meter.average_w(), "temperature_c": meter.temperature_c()})  # fmt: skip
+    rows.append(
+        {
+            "load": "idle",
+            "ctas": 0,
+            "window": 0,
+            "sm_mhz": meter.sm_mhz(),
+            "power_w": meter.instant_w(),
+            "power_average_w": meter.average_w(),
+            "temperature_c": meter.temperature_c(),
+        }
+    )
     with tempfile.TemporaryDirectory() as folder:
         units = Units(Path(folder))
         for load in [*units.all(), *attention_loads()]:
@@ -468,11 +583,13 @@ def main() -> None:
             )
     write_whole(out, pd.DataFrame(rows, columns=list(COLUMNS)).to_csv(index=False))
     write_provenance(
-        out, f"python experiments/power.py --out {out.name}", pytorch=torch.__version__,
+        out,
+        f"python experiments/power.py --out {out.name}",
+        pytorch=torch.__version__,
         windows=f"{WINDOWS} of {WINDOW_S} s after {REST_S} s of rest",
         power="power_w: the board's power of the moment (NVML), mean over the window; power_average_w: NVML's mean "
         "over a second; energy_j: its counter",
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def launch_all(numbers: list[int]) -> None:
             torch.cuda.synchronize()
 
 
-def row(number: int, call: Call, found: Profiled) -> str:
+def row(number: int, call: Call, profiled: Profiled) -> str:
     """A launch of a call; `number` counts the launches of all calls from 0."""
     s, spec = call.shape, call.spec
     causal = int(spec.mask == "causal")
@@ -86,9 +86,9 @@ def row(number: int, call: Call, found: Profiled) -> str:
         spec.dtype,
     ]
     knobs = [getattr(spec, knob) for knob in KNOBS] + [getattr(call.order, knob) for knob in ORDER]
-    place = [s.window or "", found.kernel.split("(")[0], "x".join(map(str, found.grid))]
+    place = [s.window or "", profiled.kernel.split("(")[0], "x".join(map(str, profiled.grid))]
     return ",".join(
-        map(str, [number // 3 + 1, number % 3 + 1, *problem, *knobs, *place, *counted(found)])
+        map(str, [number // 3 + 1, number % 3 + 1, *problem, *knobs, *place, *counted(profiled)])
     )
 
 
@@ -114,28 +114,35 @@ def main() -> int:
     from iosim.evidence.measure.machine import facts, profiler_version, write_provenance
 
     prebuild([call.spec for n in range(len(SHAPES)) for call in calls_of(n)])
-    start, rows = time.monotonic(), [",".join(COLUMNS)]
+    start = time.monotonic()
+    rows = [",".join(COLUMNS)]
     for number in range(len(SHAPES)):
         if time.monotonic() - start > a.seconds:
             print(f"stopped after {number} of {len(SHAPES)} shapes")
             break
         calls = [call for call in calls_of(number) for _ in range(3)]
-        found = profile(__file__, "flash_bwd_sm90", [number])
-        if len(found) != len(calls):
+        profiled = profile(__file__, "flash_bwd_sm90", [number])
+        if len(profiled) != len(calls):
             print(
-                f"the report has {len(found)} of {len(calls)} launches of shape {number}; they are left out"
+                f"the report has {len(profiled)} of {len(calls)} launches of shape {number}; they are left out"
             )
             continue
-        rows += [row(len(rows) - 1 + n, *x) for n, x in enumerate(zip(calls, found, strict=True))]
+        rows += [
+            row(len(rows) - 1 + n, *x) for n, x in enumerate(zip(calls, profiled, strict=True))
+        ]
         write_whole(a.out, "\n".join(rows) + "\n")
         print(f"{len(rows) - 1} rows after {time.monotonic() - start:.0f} s", flush=True)
-    write_provenance(a.out, facts() | {
-        "profiler": profiler_version(),
-        "command": f"python experiments/profile_bwd_sm90.py --out {a.out.name}",
-        "l2_start": "cold: flushed before every launch and every replay pass",
-        "inputs": "random normal",
-        "check": "these instantiations against float64: bench_bwd_sm90.py check, in the same run",
-    })  # fmt: skip
+    write_provenance(
+        a.out,
+        facts()
+        | {
+            "profiler": profiler_version(),
+            "command": f"python experiments/profile_bwd_sm90.py --out {a.out.name}",
+            "l2_start": "cold: flushed before every launch and every replay pass",
+            "inputs": "random normal",
+            "check": "these instantiations against float64: bench_bwd_sm90.py check, in the same run",
+        },
+    )
     return 0
 
 

@@ -26,8 +26,19 @@ from iosim.evidence.columns import METRICS
 from iosim.evidence.cuda.launch import Shape
 from iosim.evidence.cuda.ncu import Profiled, find_ncu, import_report, parse_raw
 
-COUNTERS = ("hbm_read", "hbm_write", "l2_read", "l2_write", "l2_slice_read", "l2_slice_write", "l2_slice_miss",
-            "l2_fabric", "seconds", "registers", "smem_bytes")  # fmt: skip
+COUNTERS = (
+    "hbm_read",
+    "hbm_write",
+    "l2_read",
+    "l2_write",
+    "l2_slice_read",
+    "l2_slice_write",
+    "l2_slice_miss",
+    "l2_fabric",
+    "seconds",
+    "registers",
+    "smem_bytes",
+)
 COLUMNS = (*PROBLEM, *KNOBS, *ORDER, "grid", *COUNTERS)
 
 SHAPES = (
@@ -72,7 +83,8 @@ def orders(heads: int, causal: bool) -> list[Sm90Order]:
 def calls_of(number: int) -> list[Call]:
     """The calls of a shape: every order with the counter; other schedules and clusters for the first three shapes."""
     heads, kv_heads, seq, d = SHAPES[number]
-    shape, several = Shape(1, heads, kv_heads, seq, seq, d), []
+    shape = Shape(1, heads, kv_heads, seq, seq, d)
+    several = []
     for causal in (False, True):
         first = fastest(d, "causal" if causal else "none")
         several += [Call(first, shape, order) for order in orders(heads, causal)]
@@ -134,9 +146,9 @@ def profile(script: str, kernels: str, numbers: list[int]) -> list[Profiled]:
             "--metrics",
             metrics,
         ]
-        own = [sys.executable, script, "--launch", *map(str, numbers)]
+        command = [sys.executable, script, "--launch", *map(str, numbers)]
         subprocess.run(
-            [str(find_ncu()), *options, "-o", str(report), *own],
+            [str(find_ncu()), *options, "-o", str(report), *command],
             check=True,
             stdout=subprocess.DEVNULL,
         )
@@ -144,15 +156,16 @@ def profile(script: str, kernels: str, numbers: list[int]) -> list[Profiled]:
     return launches
 
 
-def counted(found: Profiled) -> list[object]:
-    values = {name: found.column(name) for name in COUNTERS}
+def counted(profiled: Profiled) -> list[object]:
+    values = {name: profiled.column(name) for name in COUNTERS}
     return [
         "" if x is None else f"{x:.9g}" if n == "seconds" else round(x) for n, x in values.items()
     ]
 
 
-def row(call: Call, found: Profiled) -> str:
-    s, causal = call.shape, int(call.spec.mask == "causal")
+def row(call: Call, profiled: Profiled) -> str:
+    s = call.shape
+    causal = int(call.spec.mask == "causal")
     problem = [
         "flash_fwd_sm90",
         s.batch,
@@ -167,7 +180,7 @@ def row(call: Call, found: Profiled) -> str:
     knobs = [getattr(call.spec, knob) for knob in KNOBS] + [
         getattr(call.order, knob) for knob in ORDER
     ]
-    return ",".join(map(str, [*problem, *knobs, found.grid[0], *counted(found)]))
+    return ",".join(map(str, [*problem, *knobs, profiled.grid[0], *counted(profiled)]))
 
 
 def main() -> int:
@@ -192,32 +205,37 @@ def main() -> int:
     from iosim.evidence.measure.machine import facts, profiler_version, write_provenance
 
     prebuild([call.spec for n in range(len(SHAPES)) for call in calls_of(n)])
-    start, rows = time.monotonic(), [",".join(COLUMNS)]
+    start = time.monotonic()
+    rows = [",".join(COLUMNS)]
     for first in range(0, len(SHAPES), PORTION):
         if time.monotonic() - start > a.seconds:
             print(f"stopped after {first} of {len(SHAPES)} shapes")
             break
         numbers = list(range(first, min(first + PORTION, len(SHAPES))))
         check_against_cudnn(numbers)
-        calls, found = (
+        calls, profiled = (
             [call for n in numbers for call in calls_of(n)],
             profile(__file__, "flash_fwd_sm90", numbers),
         )
-        if len(found) != len(calls):
+        if len(profiled) != len(calls):
             print(
-                f"the report has {len(found)} of {len(calls)} launches of shapes {numbers}; they are left out"
+                f"the report has {len(profiled)} of {len(calls)} launches of shapes {numbers}; they are left out"
             )
             continue
-        rows += [row(*x) for x in zip(calls, found, strict=True)]
+        rows += [row(*x) for x in zip(calls, profiled, strict=True)]
         write_whole(a.out, "\n".join(rows) + "\n")
         print(f"{len(rows) - 1} rows after {time.monotonic() - start:.0f} s", flush=True)
-    write_provenance(a.out, facts() | {
-        "profiler": profiler_version(),
-        "command": f"python experiments/profile_sm90.py --out {a.out.name}",
-        "l2_start": "cold: flushed before every launch and every replay pass",
-        "inputs": "random normal",
-        "check": "the first launch of each shape and mask against cuDNN, within 1e-2 in the Frobenius norm",
-    })  # fmt: skip
+    write_provenance(
+        a.out,
+        facts()
+        | {
+            "profiler": profiler_version(),
+            "command": f"python experiments/profile_sm90.py --out {a.out.name}",
+            "l2_start": "cold: flushed before every launch and every replay pass",
+            "inputs": "random normal",
+            "check": "the first launch of each shape and mask against cuDNN, within 1e-2 in the Frobenius norm",
+        },
+    )
     return 0
 
 

@@ -37,7 +37,8 @@ from iosim.evidence.cuda.tile_builds import (
     source_digest,
 )
 
-BLOCK_Q, BLOCK_K = (64, 128, 192, 256), (16, 32, 48, 64, 96, 128, 192, 256)
+BLOCK_Q = (64, 128, 192, 256)
+BLOCK_K = (16, 32, 48, 64, 96, 128, 192, 256)
 
 Row = dict[str, str]
 
@@ -51,7 +52,8 @@ def candidates() -> Iterator[tuple[str, FwdSpec]]:
     for cc, head_dim, block_q, block_k, warps, stages, causal in sorted(
         grid, key=lambda item: -float(item[0])
     ):
-        dtype, mask = ("fp16" if cc == "7.5" else "bf16"), ("causal" if causal else "none")
+        dtype = "fp16" if cc == "7.5" else "bf16"
+        mask = "causal" if causal else "none"
         spec = FwdSpec(head_dim, block_q, block_k, warps, stages, mask, dtype)
         if cc == "7.5" and stages > 1:
             continue  # without cp.async a second stage hides nothing
@@ -112,20 +114,20 @@ def generate(path: Path, jobs: int) -> None:
     nvcc = find_nvcc()
     wanted = {row_key(cc, spec): (cc, spec) for cc, spec in candidates()}
     compiler = compiler_version(nvcc)
-    kept = {
+    complete = {
         key: row
         for key, row in read_table(path).items()
         if key in wanted and row["compiler"] == compiler
     }
-    missing = [item for key, item in wanted.items() if key not in kept]
-    print(f"{len(kept)} rows kept, {len(missing)} to compile", flush=True)
+    missing = [item for key, item in wanted.items() if key not in complete]
+    print(f"{len(complete)} rows kept, {len(missing)} to compile", flush=True)
     with ThreadPoolExecutor(jobs) as pool:
         for done, row in enumerate(
             pool.map(lambda item: measure(item[0], item[1], nvcc), missing), start=1
         ):
-            kept[tuple(row[name] for name in KEY)] = row
+            complete[tuple(row[name] for name in KEY)] = row
             if done % 20 == 0 or done == len(missing):
-                write_table(path, kept)
+                write_table(path, complete)
                 print(f"{done}/{len(missing)}", flush=True)
 
 
@@ -135,7 +137,8 @@ def differing(path: Path, count: int) -> list[str]:
     picked = [item for item in candidates() if row_key(*item) in rows]
     lines = []
     for cc, spec in picked[:: max(1, len(picked) // count)]:
-        row, fresh = rows[row_key(cc, spec)], measure(cc, spec, nvcc)
+        row = rows[row_key(cc, spec)]
+        fresh = measure(cc, spec, nvcc)
         if row != fresh:
             lines.append(f"{row} is now {fresh}")
     return lines

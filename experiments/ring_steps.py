@@ -78,7 +78,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tenso
         )
         return out, lse
     group = q.shape[2] // k.shape[2]
-    k, v = (one.repeat_interleave(group, dim=2) for one in (k, v))
+    k, v = (tensor.repeat_interleave(group, dim=2) for tensor in (k, v))
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[3] ** 0.5
     if causal:
         scores = scores.masked_fill(
@@ -115,7 +115,8 @@ def forward(
             known[late] = attend(queries, keys, values, step == 0)
         part, part_lse = known[late]
         if out is None:
-            out, lse = part.float(), part_lse.transpose(1, 2).unsqueeze(-1).float()
+            out = part.float()
+            lse = part_lse.transpose(1, 2).unsqueeze(-1).float()
         elif without == "merge":
             pass
         elif late:
@@ -142,15 +143,19 @@ def backward(
 ) -> Tensor:
     """The gradients' way round: those of K and V travel in fp32, one step behind the keys."""
     half = q.shape[1] // 2
-    inputs, sums = Messages(group, without == "exchange"), Messages(group, without == "exchange")
-    grad_half, q_half, out_half = grad[:, half:], q[:, half:], out[:, half:]
+    inputs = Messages(group, without == "exchange")
+    sums = Messages(group, without == "exchange")
+    grad_half = grad[:, half:]
+    q_half = q[:, half:]
+    out_half = out[:, half:]
     lse_half = lse[:, :, half:].contiguous()
     seed = torch.zeros(2, dtype=torch.int64, device=q.device)
     known: dict[tuple[bool, bool], Any] = {}
     arriving: tuple[Tensor, ...] = ()
     for step in range(steps):
         following = inputs.start((k, v)) if step + 1 < steps else (k, v)
-        late, early = case == "late" and step > 0, case == "early" and step > 0
+        late = case == "late" and step > 0
+        early = case == "early" and step > 0
         keys, values = (k[:, :half], v[:, :half]) if early else (k, v)
         g, a, o, s = (grad_half, q_half, out_half, lse_half) if late else (grad, q, out, lse)
         if without != "attention" or (late, early) not in known:
@@ -240,13 +245,16 @@ def rows(seconds: float) -> list[dict[str, Any]]:
 def check() -> None:
     """Raises SystemExit: the ring of all ranks is not attention of this rank's queries and everybody's keys."""
     torch.manual_seed(0)
-    world, rank, tokens = dist.get_world_size(), dist.get_rank(), 16
+    world = dist.get_world_size()
+    rank = dist.get_rank()
+    tokens = 16
     q, k, v = (torch.randn(1, world * tokens, 4, 8) for _ in range(3))
     mine = slice(rank * tokens, (rank + 1) * tokens)
     out, _ = forward("full", q[:, mine], k[:, mine], v[:, mine], world, "nothing", None)
     # The first step is causal within the chunk; the others read all keys.
-    own, own_lse = attend(q[:, mine], k[:, mine], v[:, mine], True)
-    expected, lse = own.float(), own_lse.transpose(1, 2).unsqueeze(-1)
+    output, own_lse = attend(q[:, mine], k[:, mine], v[:, mine], True)
+    expected = output.float()
+    lse = own_lse.transpose(1, 2).unsqueeze(-1)
     for other in range(world):
         if other != rank:
             theirs = slice(other * tokens, (other + 1) * tokens)

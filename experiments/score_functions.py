@@ -58,9 +58,21 @@ def attention(
     kernel = plain.attention[(-(-tokens // rows), heads)]
     constants = {"CAP": 0.0, "CAUSAL": False} | more
     return lambda: kernel(
-        q, k, v, out, tokens * width, width, tokens, width**-0.5, **constants,
-        HEAD_DIM=width, BLOCK_M=rows, BLOCK_N=64, num_warps=warps, num_stages=stages,
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        out,
+        tokens * width,
+        width,
+        tokens,
+        width**-0.5,
+        **constants,
+        HEAD_DIM=width,
+        BLOCK_M=rows,
+        BLOCK_N=64,
+        num_warps=warps,
+        num_stages=stages,
+    )
 
 
 def flex(width: int, kv_heads: int, mask: Callable[..., Any], spread: float = 0) -> Any:

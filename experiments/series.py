@@ -162,7 +162,7 @@ def kernels(run: Callable[[], object]) -> list[tuple[str, float, float]]:
     for _ in range(3):
         run()
     torch.cuda.synchronize()
-    found = []
+    kernels_run = []
     for _ in range(REPEATS):
         with profile(activities=[ProfilerActivity.CUDA]) as seen:
             run()
@@ -170,9 +170,9 @@ def kernels(run: Callable[[], object]) -> list[tuple[str, float, float]]:
         launched = [
             (e.name, e.device_time_total * 1e-6) for e in seen.events() if e.device_time_total > 0
         ]
-        name, longest = max(launched, key=lambda one: one[1])
-        found.append((name, longest, sum(s for _, s in launched)))
-    return found
+        name, longest = max(launched, key=lambda launch: launch[1])
+        kernels_run.append((name, longest, sum(s for _, s in launched)))
+    return kernels_run
 
 
 def measure(_: Path, only: str) -> pd.DataFrame:
@@ -184,12 +184,12 @@ def measure(_: Path, only: str) -> pd.DataFrame:
         if only and call.series not in only.split(","):
             continue
         try:
-            found = kernels(prepared(call))
+            runs = kernels(prepared(call))
         except RuntimeError as error:
             print(f"{call}: {str(error).splitlines()[0][:100]}", file=sys.stderr)
             continue
-        longest, every = (statistics.median(one[n] for one in found) for n in (1, 2))
-        rows.append((*call, found[-1][0][:90], f"{longest:.9f}", f"{every:.9f}"))
+        longest, every = (statistics.median(run[n] for run in runs) for n in (1, 2))
+        rows.append((*call, runs[-1][0][:90], f"{longest:.9f}", f"{every:.9f}"))
         torch.cuda.empty_cache()
     return pd.DataFrame(rows, columns=[*Call._fields, "kernel", "seconds", "all_seconds"])
 
@@ -199,12 +199,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", default="", help="series, with commas")
     parser.add_argument("--dry-run", action="store_true", help="list the calls")
-    given = parser.parse_args()
-    if given.dry_run:
+    options = parser.parse_args()
+    if options.dry_run:
         print(*calls(), sep="\n")
         return
-    command = f"python experiments/series.py --out {given.out.name}"
-    record(given.out, lambda place: measure(place, given.only), command, ())
+    command = f"python experiments/series.py --out {options.out.name}"
+    record(options.out, lambda place: measure(place, options.only), command, ())
 
 
 if __name__ == "__main__":

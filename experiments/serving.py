@@ -42,21 +42,46 @@ CASES = tuple(
     ("flex", batch, 4, seq_q, 8192, 128, "bf16") for batch, seq_q in ((1, 1), (8, 1), (1, 16))
 )
 WATCHED = "regex:^unified|^triton_tem"
-METRICS = {"l2_read": "l1tex__m_xbar2l1tex_read_bytes.sum", "l2_write": "l1tex__m_l1tex2xbar_write_bytes.sum",
-           "hbm_read": "dram__bytes_read.sum", "seconds": "gpu__time_duration.sum"}  # fmt: skip
+METRICS = {
+    "l2_read": "l1tex__m_xbar2l1tex_read_bytes.sum",
+    "l2_write": "l1tex__m_l1tex2xbar_write_bytes.sum",
+    "hbm_read": "dram__bytes_read.sum",
+    "seconds": "gpu__time_duration.sum",
+}
 
 
 @triton.jit
 def unified(
-    q, k, v, table, out, tops, totals, scale, unit, seq_q, seq_k, HEADS: tl.constexpr, G: tl.constexpr,
-    D: tl.constexpr, PG: tl.constexpr, BQ: tl.constexpr, R: tl.constexpr, BN: tl.constexpr, NS: tl.constexpr,
+    q,
+    k,
+    v,
+    table,
+    out,
+    tops,
+    totals,
+    scale,
+    unit,
+    seq_q,
+    seq_k,
+    HEADS: tl.constexpr,
+    G: tl.constexpr,
+    D: tl.constexpr,
+    PG: tl.constexpr,
+    BQ: tl.constexpr,
+    R: tl.constexpr,
+    BN: tl.constexpr,
+    NS: tl.constexpr,
     WIDEN: tl.constexpr,
-):  # fmt: skip
+):
     """CTA (query block of a sequence, key/value head, segment)."""
     blocks = tl.cdiv(seq_q, BQ)
-    b, h, part = tl.program_id(0) // blocks, tl.program_id(1), tl.program_id(2)
+    b = tl.program_id(0) // blocks
+    h = tl.program_id(1)
+    part = tl.program_id(2)
     first = tl.program_id(0) % blocks * BQ
-    rows, cols, steps = tl.arange(0, R), tl.arange(0, D), tl.arange(0, BN)
+    rows = tl.arange(0, R)
+    cols = tl.arange(0, D)
+    steps = tl.arange(0, BN)
     token = first + rows // G
     inside = (token < seq_q) & (rows < BQ * G)
     at = ((b * seq_q + token) * HEADS + h) * G + rows % G
@@ -65,18 +90,16 @@ def unified(
     total = tl.zeros([R], tl.float32)
     sums = tl.zeros([R, D], tl.float32)
     last = tl.minimum(seq_k - seq_q + first + BQ, seq_k)
-    each = tl.cdiv(seq_k, NS * BN)
-    for n in range(part * each, tl.minimum((part + 1) * each, tl.cdiv(last, BN))):
+    per_split = tl.cdiv(seq_k, NS * BN)
+    for n in range(part * per_split, tl.minimum((part + 1) * per_split, tl.cdiv(last, BN))):
         keys = n * BN + steps
-        there = keys < last
-        page = tl.load(table + b * tl.cdiv(seq_k, PG) + keys // PG, mask=there, other=0).to(
+        in_range = keys < last
+        page = tl.load(table + b * tl.cdiv(seq_k, PG) + keys // PG, mask=in_range, other=0).to(
             tl.int64
         )
         where = ((page * PG + keys % PG) * HEADS + h)[:, None] * D + cols[None, :]
-        key, value = (
-            tl.load(k + where, mask=there[:, None], other=0.0),
-            tl.load(v + where, mask=there[:, None], other=0.0),
-        )
+        key = tl.load(k + where, mask=in_range[:, None], other=0.0)
+        value = tl.load(v + where, mask=in_range[:, None], other=0.0)
         if WIDEN:
             key = (key.to(tl.float32) * tl.load(unit)).to(tile.dtype)
             value = (value.to(tl.float32) * tl.load(unit)).to(tile.dtype)
@@ -120,7 +143,7 @@ def run(kernel: str, batch: int, group: int, seq_q: int, seq_k: int, d: int, cac
     if kernel == "flex":
         from torch.nn.attention.flex_attention import flex_attention
 
-        made = torch.compile(flex_attention, dynamic=False)(*heads_first, enable_gqa=True)
+        attend = torch.compile(flex_attention, dynamic=False)(*heads_first, enable_gqa=True)
         right = torch.nn.functional.scaled_dot_product_attention(*heads_first, enable_gqa=True)
     else:
         pages = seq_k // PAGE
@@ -142,15 +165,31 @@ def run(kernel: str, batch: int, group: int, seq_q: int, seq_k: int, d: int, cac
         tops, totals = (torch.empty(*q.shape[:3], segments, device="cuda") for _ in range(2))
         tokens = ROWS // group
         unified[(batch * -(-seq_q // tokens), KV_HEADS, segments)](
-            q, *pools, slots.to(torch.int32), out, tops, totals, d**-0.5, torch.ones(1, device="cuda"), seq_q, seq_k,
-            HEADS=KV_HEADS, G=group, D=d, PG=PAGE, BQ=tokens, R=ROWS, BN=16 if segments > 1 else 32, NS=segments,
+            q,
+            *pools,
+            slots.to(torch.int32),
+            out,
+            tops,
+            totals,
+            d**-0.5,
+            torch.ones(1, device="cuda"),
+            seq_q,
+            seq_k,
+            HEADS=KV_HEADS,
+            G=group,
+            D=d,
+            PG=PAGE,
+            BQ=tokens,
+            R=ROWS,
+            BN=16 if segments > 1 else 32,
+            NS=segments,
             WIDEN=cache == "fp8",
-        )  # fmt: skip
+        )
         if segments > 1:
             weights = torch.exp(tops - tops.amax(-1, keepdim=True))
             out = (out * weights[..., None]).sum(3) / (totals * weights).sum(3)[..., None]
-        made = out.reshape(q.shape).transpose(1, 2)
-    error = (made.float() - right.float()).abs().max().item()
+        attend = out.reshape(q.shape).transpose(1, 2)
+    error = (attend.float() - right.float()).abs().max().item()
     if not error < TOLERANCE:
         sys.exit(f"{kernel}, {batch} x {seq_q} x {seq_k}, {cache}: off by {error}")
 
@@ -161,8 +200,22 @@ def profile() -> list[dict[str, float]]:
     subprocess.run([sys.executable, __file__, "--launch"], check=True, env=alone)
     with tempfile.TemporaryDirectory() as place:
         report = Path(place) / "serving.ncu-rep"
-        command = ["ncu", "--cache-control", "all", "--clock-control", "none", "-k", WATCHED, "--metrics",
-                   ",".join(METRICS.values()), "-o", str(report), sys.executable, __file__, "--launch"]  # fmt: skip
+        command = [
+            "ncu",
+            "--cache-control",
+            "all",
+            "--clock-control",
+            "none",
+            "-k",
+            WATCHED,
+            "--metrics",
+            ",".join(METRICS.values()),
+            "-o",
+            str(report),
+            sys.executable,
+            __file__,
+            "--launch",
+        ]
         subprocess.run(command, check=True, env=alone)
         page = ["ncu", "--import", str(report), "--csv", "--page", "raw", "--print-units", "base"]
         text = subprocess.run(page, check=True, capture_output=True, text=True).stdout
@@ -187,13 +240,19 @@ def predicted(
         "mask": "causal",
     }
     problem = AttentionProblem(
-        batch=batch, heads=KV_HEADS * group, kv_heads=KV_HEADS, seq_q=seq_q, seq_k=seq_k, head_dim=d, dtype="bf16",
+        batch=batch,
+        heads=KV_HEADS * group,
+        kv_heads=KV_HEADS,
+        seq_q=seq_q,
+        seq_k=seq_k,
+        head_dim=d,
+        dtype="bf16",
         **(of_a_cache if kernel == "vllm-triton" else {}),
-    )  # fmt: skip
-    one = predict(problem, gpu=gpu, kernel=kernel)
+    )
+    prediction = predict(problem, gpu=gpu, kernel=kernel)
     ways = (("l2", "read"), ("l2", "write"), ("hbm", "read"))
-    moved = [one.traffic.total(level, way, launch="main") for level, way in ways]
-    return [*moved, next(t.total_s for t in one.time.launches if t.name == "main")]
+    traffic = [prediction.traffic.total(level, way, launch="main") for level, way in ways]
+    return [*traffic, next(t.total_s for t in prediction.time.launches if t.name == "main")]
 
 
 def main() -> None:
@@ -207,16 +266,16 @@ def main() -> None:
         for case in CASES:
             run(*case)
         return
-    found = profile()
-    if len(found) != len(CASES):
-        sys.exit(f"{len(found)} launches were seen, {len(CASES)} made")
+    profiled = profile()
+    if len(profiled) != len(CASES):
+        sys.exit(f"{len(profiled)} launches were seen, {len(CASES)} made")
     names = ("kernel", "batch", "group", "seq_q", "seq_k", "head_dim", "cache")
     with open(args.out, "w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
             [*names, "kv_heads", "triton", *METRICS, *(f"predicted_{name}" for name in METRICS)]
         )
-        for case, row in zip(CASES, found, strict=True):
+        for case, row in zip(CASES, profiled, strict=True):
             writer.writerow(
                 [*case, KV_HEADS, triton.__version__, *row.values(), *predicted(*case, args.gpu)]
             )

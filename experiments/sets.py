@@ -109,9 +109,13 @@ class SetsParams(ctypes.Structure):
     """`SetsParams` of sets.cu."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("data", "target", "keep", "begin", "first", "lines", "cycles")),
-        ("tests", ctypes.c_int32), ("keeps", ctypes.c_int32),
-    )  # fmt: skip
+        *(
+            (name, ctypes.c_void_p)
+            for name in ("data", "target", "keep", "begin", "first", "lines", "cycles")
+        ),
+        ("tests", ctypes.c_int32),
+        ("keeps", ctypes.c_int32),
+    )
 
 
 class OrdersParams(ctypes.Structure):
@@ -148,7 +152,7 @@ class Probe:
 
         segments = np.array([s for test in tests for s in test] or [(0, 0)])
         begin = np.cumsum([0, *(len(test) for test in tests)])
-        given = [
+        arrays = [
             on_gpu(a)
             for a in (
                 np.full(len(tests), target),
@@ -161,7 +165,7 @@ class Probe:
         out = torch.zeros(len(tests), device="cuda", dtype=torch.int32)
         p = SetsParams(
             self._data.data_ptr(),
-            *(a.data_ptr() for a in given),
+            *(a.data_ptr() for a in arrays),
             out.data_ptr(),
             len(tests),
             len(keep),
@@ -169,23 +173,25 @@ class Probe:
         torch.cuda.synchronize()
         self._kernel.launch((1, 1, 1), 1024, p, 0, 0)
         torch.cuda.synchronize()
-        found: Int32 = out.cpu().numpy()
-        return found
+        times: Int32 = out.cpu().numpy()
+        return times
 
     def timed(self, lines: Sequence[int] | Int32, steps: Sequence[int] | Int32) -> Int32:
         """Cycles of the timed loads among so many steps, one after the other."""
         import torch
 
-        given = torch.from_numpy(
+        steps_array = torch.from_numpy(
             np.asarray(lines, dtype=np.int32) | np.asarray(steps, dtype=np.int32) << STEP_AT
         ).cuda()
-        out = torch.zeros_like(given)
-        p = OrdersParams(self._data.data_ptr(), given.data_ptr(), out.data_ptr(), given.numel())
+        out = torch.zeros_like(steps_array)
+        p = OrdersParams(
+            self._data.data_ptr(), steps_array.data_ptr(), out.data_ptr(), steps_array.numel()
+        )
         torch.cuda.synchronize()
         self._orders.launch((1, 1, 1), 32, p, 0, 0)
         torch.cuda.synchronize()
-        found: Int32 = out.cpu().numpy()[np.asarray(steps) == STEPS["timed"]]
-        return found
+        times: Int32 = out.cpu().numpy()[np.asarray(steps) == STEPS["timed"]]
+        return times
 
     def flush(self) -> None:
         """Drives everything out of the L2."""
@@ -210,29 +216,31 @@ class Found:
 def halved(
     segments: list[Segment],
     matter: Callable[[list[Segment], list[int]], npt.NDArray[np.bool_]],
-    most: int,
+    limit: int,
 ) -> list[int]:
     """The lines of `segments` that matter, found by halving those segments that do.
 
     `matter` is given the segments that are left and the lines that are found by then. Where more than `most` of them
     matter, the search was disturbed and gives no line.
     """
-    found: list[int] = []
+    lines_found: list[int] = []
     while segments:
-        kept = [s for s, yes in zip(segments, matter(segments, found), strict=True) if yes]
-        found += [first for first, count in kept if count == 1]
-        if len(kept) > most:
+        survivors = [
+            s for s, yes in zip(segments, matter(segments, lines_found), strict=True) if yes
+        ]
+        lines_found += [first for first, count in survivors if count == 1]
+        if len(survivors) > limit:
             return []
-        split = [(first, count, count // 2) for first, count in kept if count > 1]
+        split = [(first, count, count // 2) for first, count in survivors if count > 1]
         segments = [
             half for first, count, n in split for half in ((first, n), (first + n, count - n))
         ]
-    return sorted(found)
+    return sorted(lines_found)
 
 
-def fewest(goes: Callable[[int], bool], most: int) -> int:
+def fewest(goes: Callable[[int], bool], limit: int) -> int:
     """The least number for which `goes` holds, as it does for `most` and for all numbers from the least on."""
-    low, high = 0, most
+    low, high = 0, limit
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if goes(middle) else (middle, high)
@@ -241,14 +249,14 @@ def fewest(goes: Callable[[int], bool], most: int) -> int:
 
 def cut(pages: int, lines: set[int]) -> list[Segment]:
     """Pages as segments, without some lines."""
-    made: list[Segment] = []
+    segments: list[Segment] = []
     for page in range(pages):
         start = page * LINES
         for line in (*sorted(n for n in lines if n // LINES == page), start + LINES):
             if line > start:
-                made.append((start, line - start))
+                segments.append((start, line - start))
             start = line + 1
-    return made
+    return segments
 
 
 def study(probe: Probe, target: int, base: int) -> Found | None:
@@ -263,12 +271,12 @@ def study(probe: Probe, target: int, base: int) -> Found | None:
         return probe.cycles(target, tests, keep) > hit + MARGIN
 
     length = fewest(lambda n: bool(gone([[(start, n)]])[0]), enough)
-    each = -(-length // PARTS)
-    parts = [(start + n, min(each, length - n)) for n in range(0, length, each)]
+    part_lines = -(-length // PARTS)
+    parts = [(start + n, min(part_lines, length - n)) for n in range(0, length, part_lines)]
 
-    def holds(segments: list[Segment], found: list[int]) -> npt.NDArray[np.bool_]:
-        left = [(n, 1) for n in found]
-        return ~gone([left + [other for other in segments if other != s] for s in segments])
+    def holds(segments: list[Segment], lines_found: list[int]) -> npt.NDArray[np.bool_]:
+        others = [(n, 1) for n in lines_found]
+        return ~gone([others + [other for other in segments if other != s] for s in segments])
 
     fills = halved(parts, holds, MOST_WAYS)
     if not 1 < len(fills) <= MOST_WAYS:
@@ -299,29 +307,31 @@ def bases(target: int) -> list[int]:
 
 def studied(probe: Probe, count: int) -> tuple[list[Found], list[int]]:
     """The sets of `count` targets, and the targets that failed."""
-    found, failed = [], []
+    probed, failed = [], []
     for target in targets(count):
-        one = next((f for base in bases(target) if (f := study(probe, target, base))), None)
-        if one is None:
+        probe_result = next(
+            (f for base in bases(target) if (f := study(probe, target, base))), None
+        )
+        if probe_result is None:
             failed.append(target)
         else:
-            found.append(one)
-    if not found:
+            probed.append(probe_result)
+    if not probed:
         raise InputError("no target's set was found")
-    return found, failed
+    return probed, failed
 
 
 def record(out: Path, probe: Probe, count: int) -> dict[str, str]:
     """Studies `count` targets; gives how many failed, in words."""
-    found, failed = studied(probe, count)
+    probed, failed = studied(probe, count)
     np.savez_compressed(
         out,
-        target=np.array([f.target for f in found], dtype=np.int32),
-        ways=np.array([len(f.fills) for f in found], dtype=np.int32),
-        count=np.array([len(f.lines) for f in found], dtype=np.int32),
-        lines=np.concatenate([np.array(f.lines, dtype=np.int32) for f in found]),
-        hit_cycles=np.array([f.hit for f in found]),
-        miss_cycles=np.array([f.miss for f in found]),
+        target=np.array([f.target for f in probed], dtype=np.int32),
+        ways=np.array([len(f.fills) for f in probed], dtype=np.int32),
+        count=np.array([len(f.lines) for f in probed], dtype=np.int32),
+        lines=np.concatenate([np.array(f.lines, dtype=np.int32) for f in probed]),
+        hit_cycles=np.array([f.hit for f in probed]),
+        miss_cycles=np.array([f.miss for f in probed]),
         failed=np.array(failed, dtype=np.int32),
     )
     return {"failed": f"{len(failed)} of {count} lines, dropped"}
@@ -329,20 +339,20 @@ def record(out: Path, probe: Probe, count: int) -> dict[str, str]:
 
 def order_steps(order: str, then: int) -> list[Step]:
     """Loads and stores of an order that ends with `then` loads, each of a line that was not used before."""
-    made: list[Step] = []
+    steps: list[Step] = []
     used = {side: itertools.count(1) for side in ("near", "far")}
     for part in order.replace("then", str(then)).split(", "):
-        count, side, what = part.split()
-        made += [(what.removesuffix("s"), side, next(used[side])) for _ in range(int(count))]
-    return made
+        count, side, action = part.split()
+        steps += [(action.removesuffix("s"), side, next(used[side])) for _ in range(int(count))]
+    return steps
 
 
 def questions() -> list[tuple[str, int, str]]:
     """(order, loads at its end, line that is asked for) of all tests of a set."""
     return [
-        (order, then, asked)
+        (order, then, question)
         for order in ORDERS
-        for asked in ORDERS[order]
+        for question in ORDERS[order]
         for then in range(MOST_THEN + 1)
     ]
 
@@ -357,7 +367,7 @@ class Sides:
     far_cycles: float
 
     def test(
-        self, order: str, then: int, asked: str, random: np.random.Generator
+        self, order: str, then: int, question: str, random: np.random.Generator
     ) -> tuple[list[int], list[int]]:
         """(lines, steps) of a test, on lines drawn at random: the last is timed."""
         drawn = {
@@ -365,15 +375,19 @@ class Sides:
             "far": random.permutation(self.far).tolist(),
         }
         before = [(STEPS["load"], side, -n) for side in drawn for n in range(1, BEFORE + 1)]
-        done = [(STEPS[what], side, number - 1) for what, side, number in order_steps(order, then)]
-        side, number = asked.split()
+        done = [
+            (STEPS[action], side, number - 1) for action, side, number in order_steps(order, then)
+        ]
+        side, number = question.split()
         steps = [*before, *done, (STEPS["timed"], side, int(number) - 1)]
-        return [drawn[side][number] for _, side, number in steps], [what for what, _, _ in steps]
+        return [drawn[side][number] for _, side, number in steps], [
+            action for action, _, _ in steps
+        ]
 
 
-def sides(probe: Probe, found: Found, random: np.random.Generator) -> tuple[Sides, Int32]:
+def sides(probe: Probe, probed: Found, random: np.random.Generator) -> tuple[Sides, Int32]:
     """A set's lines by home; and how many pages' two lines there have one home, and how many two."""
-    lines = np.array(found.lines, dtype=np.int32)
+    lines = np.array(probed.lines, dtype=np.int32)
     least = np.full(lines.size, np.iinfo(np.int32).max, dtype=np.int32)
     for _ in range(TRIES):
         turn = random.permutation(lines.size)
@@ -387,59 +401,65 @@ def sides(probe: Probe, found: Found, random: np.random.Generator) -> tuple[Side
     at_home = least < (near + far) / 2
     _, page, count = np.unique(lines // LINES, return_inverse=True, return_counts=True)
     nears = np.bincount(page, weights=at_home)[count == 2]
-    made = Sides(lines[at_home], lines[~at_home], near, far)
-    return made, np.array([np.sum(nears != 1), np.sum(nears == 1)], dtype=np.int32)
+    drawn_sides = Sides(lines[at_home], lines[~at_home], near, far)
+    return drawn_sides, np.array([np.sum(nears != 1), np.sum(nears == 1)], dtype=np.int32)
 
 
-def asked_of(probe: Probe, one: Sides, random: np.random.Generator) -> list[str] | None:
+def asked_of(probe: Probe, side: Sides, random: np.random.Generator) -> list[str] | None:
     """Where each question's line was found; None where near, far and memory are not told apart."""
 
     def cycles(several: list[tuple[str, int, str]]) -> Int32:
-        tests = [one.test(*question, random) for question in several]
+        tests = [side.test(*question, random) for question in several]
         return probe.timed(
             [n for lines, _ in tests for n in lines], [n for _, steps in tests for n in steps]
         )
 
-    if min(one.near.size, one.far.size) < LEAST_LINES:
+    if min(side.near.size, side.far.size) < LEAST_LINES:
         return None
     order = "1 far load, then near loads"
     hit, home = (float(np.median(cycles([(order, then, "far 1")] * 16))) for then in (0, MOST_THEN))
-    if not hit + MARGIN < home < one.far_cycles - MARGIN:
+    if not hit + MARGIN < home < side.far_cycles - MARGIN:
         return None
     limits = {
-        "near": [(hit + one.near_cycles) / 2] * 2,
-        "far": [(hit + home) / 2, (home + one.far_cycles) / 2],
+        "near": [(hit + side.near_cycles) / 2] * 2,
+        "far": [(hit + home) / 2, (home + side.far_cycles) / 2],
     }
     several = questions()
     return [
-        ("near", "far", "memory")[int(np.searchsorted(limits[asked.split()[0]], n, side="right"))]
-        for (_, _, asked), n in zip(several, cycles(several), strict=True)
+        ("near", "far", "memory")[
+            int(np.searchsorted(limits[question.split()[0]], n, side="right"))
+        ]
+        for (_, _, question), n in zip(several, cycles(several), strict=True)
     ]
 
 
 def record_orders(out: Path, probe: Probe, count: int) -> dict[str, str]:
     """Asks the sets of `count` targets; gives how many failed and what homes pages' lines have, in words."""
     random = np.random.default_rng(SEED)
-    answers, pairs = [], np.zeros(2, dtype=np.int32)
-    for found in studied(probe, count)[0]:
-        one, of_pages = sides(probe, found, random)
-        if (said := asked_of(probe, one, random)) is not None:
-            answers.append(said)
+    answers = []
+    pairs = np.zeros(2, dtype=np.int32)
+    for result in studied(probe, count)[0]:
+        side, of_pages = sides(probe, result, random)
+        if (answer := asked_of(probe, side, random)) is not None:
+            answers.append(answer)
             pairs += of_pages
     if not answers:
         raise InputError("no set's lines were told apart")
     rows = []
-    for (order, then, asked), of_sets in zip(questions(), zip(*answers, strict=True), strict=True):
+    for (order, then, question), of_sets in zip(
+        questions(), zip(*answers, strict=True), strict=True
+    ):
         times = Counter(of_sets)
         rows.append(
-            {"order": order, "then": then, "asked": asked}
+            {"order": order, "then": then, "asked": question}
             | {n: times[n] for n in ("near", "far", "memory")}
         )
     write_whole(out, pd.DataFrame(rows).to_csv(index=False))
     return {
         "failed": f"{count - len(answers)} of {count} lines, dropped",
-        "pages_with_two_lines_of_one_home": str(pairs[0]), "pages_with_two_lines_of_two_homes": str(pairs[1]),
-    }  # fmt: skip
+        "pages_with_two_lines_of_one_home": str(pairs[0]),
+        "pages_with_two_lines_of_two_homes": str(pairs[1]),
+    }
 
 
 def main() -> None:
@@ -455,8 +475,8 @@ def main() -> None:
         "--dry-run", action="store_true", help="say what would be looked for; needs no GPU"
     )
     arguments = parser.parse_args()
-    usual = ORDER_TARGETS if arguments.orders else TARGETS
-    count = usual if arguments.lines is None else arguments.lines
+    default = ORDER_TARGETS if arguments.orders else TARGETS
+    count = default if arguments.lines is None else arguments.lines
     if arguments.dry_run:
         pages = len({target // LINES for target in targets(count)})
         print(f"{count} lines of {pages} pages, among {PAGES * LINES:,} lines of {PAGES:,} pages")
@@ -469,14 +489,15 @@ def main() -> None:
     driver.use_device()
     with tempfile.TemporaryDirectory() as name:
         probe = Probe(compiled(HERE / "sets.cu", Path(name) / "sets.cubin"))
-        told = (record_orders if arguments.orders else record)(out, probe, count)
-    options = (
-        f"{' --orders' * arguments.orders} --out {out.name}{f' --lines {count}' * (count != usual)}"
-    )
+        facts = (record_orders if arguments.orders else record)(out, probe, count)
+    options = f"{' --orders' * arguments.orders} --out {out.name}{f' --lines {count}' * (count != default)}"
     write_provenance(
-        out, f"python experiments/sets.py{options}", seed=str(SEED),
-        buffer=f"{PAGES} pages of 2 MiB in a row; line n is bytes [128 n, 128 n + 128)", **told,
-    )  # fmt: skip
+        out,
+        f"python experiments/sets.py{options}",
+        seed=str(SEED),
+        buffer=f"{PAGES} pages of 2 MiB in a row; line n is bytes [128 n, 128 n + 128)",
+        **facts,
+    )
 
 
 if __name__ == "__main__":

@@ -34,11 +34,20 @@ RAGGED = 1 << 30
 """`flash90::kRagged`."""
 
 ACCEPTED: dict[str, tuple[object, ...]] = {
-    "head_dim": (64, 128, 256), "consumers": (2, 3, 4), "block_k": (64, 80, 96, 128, 160, 176, 192),
-    "stages": (2, 3, 4), "q_stages": (1, 2), "mask": tuple(MASKS), "dtype": DTYPES, "schedule": tuple(SCHEDULES),
-    "cluster": (1, 2), "pipeline": tuple(PIPELINES), "turns": tuple(TURNS), "poly": tuple(range(9)),
+    "head_dim": (64, 128, 256),
+    "consumers": (2, 3, 4),
+    "block_k": (64, 80, 96, 128, 160, 176, 192),
+    "stages": (2, 3, 4),
+    "q_stages": (1, 2),
+    "mask": tuple(MASKS),
+    "dtype": DTYPES,
+    "schedule": tuple(SCHEDULES),
+    "cluster": (1, 2),
+    "pipeline": tuple(PIPELINES),
+    "turns": tuple(TURNS),
+    "poly": tuple(range(9)),
     "pack": (1, 2, 4, 8, 16),
-}  # fmt: skip
+}
 
 
 class HopperSpec(Spec):
@@ -50,8 +59,8 @@ class HopperSpec(Spec):
     @property
     def tile(self) -> str:
         """The tile in words."""
-        own: Any = self
-        return f"tile {own.block_q}x{own.block_k}, {own.stages} stages, head_dim {own.head_dim}"
+        forward: Any = self
+        return f"tile {forward.block_q}x{forward.block_k}, {forward.stages} stages, head_dim {forward.head_dim}"
 
     def defines(self) -> dict[str, int]:
         return {**super().defines(), "SHARED_BYTES": self.dynamic_shared_bytes}
@@ -170,8 +179,8 @@ def table_of(
     `schedule`: without a cluster of its own: those of a kernel in clusters are numbered cluster by cluster.
     `query_blocks`: of a head, of a whole cluster's rows each. `all_heads`: batch x query heads."""
     number = np.arange(query_blocks * all_heads)
-    one = replace(schedule, cluster=1)
-    head, block = place(one, number, blocks=query_blocks, heads=all_heads, batch=batch)
+    plain_schedule = replace(schedule, cluster=1)
+    head, block = place(plain_schedule, number, blocks=query_blocks, heads=all_heads, batch=batch)
     table: npt.NDArray[np.int32] = (head * query_blocks + block).astype(np.int32)
     return table
 
@@ -224,9 +233,18 @@ def _tensor_map(
     )
     box = (ctypes.c_uint32 * rank)(64, rows, outer, 1, 1), (ctypes.c_uint32 * rank)(*([1] * rank))
     driver.call(
-        "cuTensorMapEncodeTiled", place_of_map, MAP_TYPES[dtype], rank, ctypes.c_void_p(address), *sizes_and_strides,
-        *box, 0, SWIZZLE_128, PROMOTE_TO_256, 0,
-    )  # fmt: skip
+        "cuTensorMapEncodeTiled",
+        place_of_map,
+        MAP_TYPES[dtype],
+        rank,
+        ctypes.c_void_p(address),
+        *sizes_and_strides,
+        *box,
+        0,
+        SWIZZLE_128,
+        PROMOTE_TO_256,
+        0,
+    )
     return TensorMap.from_buffer_copy(memory.raw[start : start + 128])
 
 
@@ -245,17 +263,16 @@ def dense_map(dtype: str, address: int, shape: tuple[int, int, int, int], rows: 
 def packed_map(dtype: str, address: int, shape: tuple[int, int, int, int], pack: int) -> TensorMap:
     """The map of a contiguous [batch, heads, seq, head_dim] whose boxes are 64 rows of `pack` heads, heads fastest."""
     batch, heads, seq, d = shape
-    dims, strides = (
-        (d, pack, seq, heads // pack, batch),
-        (seq * d, d, pack * seq * d, heads * seq * d),
-    )
+    dims = (d, pack, seq, heads // pack, batch)
+    strides = (seq * d, d, pack * seq * d, heads * seq * d)
     return _tensor_map(dtype, address, dims, strides, pack, 64 // pack)
 
 
 def ragged_map(dtype: str, address: int, shape: tuple[int, int, int], rows: int) -> TensorMap:
     """The map of [all rows, heads, head_dim] that is cut off at each sequence's end (flash_fwd_sm90.cuh says how)."""
     every, heads, d = shape
-    dims, row = (d, RAGGED, heads, every + 1, 2 * RAGGED - 1), heads * d
+    dims = (d, RAGGED, heads, every + 1, 2 * RAGGED - 1)
+    row = heads * d
     return _tensor_map(dtype, address, dims, (row, d, row, 2**34 - row), rows)
 
 
@@ -279,11 +296,17 @@ class Hopper(Loaded[H]):
     ) -> dict[str, Any]:
         """Fields that both passes fill alike; `heads` are those that the order's sections are made of."""
         return {
-            **sizes(shape), "batch": shape.batch, "window": shape.window or 0, "section": order.section(heads),
-            "blocks": BLOCKS[order.blocks], "direction": DIRECTIONS[order.direction],
-            "bounds_q": ragged and ragged.bounds_q, "bounds_k": ragged and ragged.bounds_k,
-            "lse_head": ragged.all_q if ragged else shape.seq_q, "scale2": scale * LOG2_E,
-        }  # fmt: skip
+            **sizes(shape),
+            "batch": shape.batch,
+            "window": shape.window or 0,
+            "section": order.section(heads),
+            "blocks": BLOCKS[order.blocks],
+            "direction": DIRECTIONS[order.direction],
+            "bounds_q": ragged and ragged.bounds_q,
+            "bounds_k": ragged and ragged.bounds_k,
+            "lse_head": ragged.all_q if ragged else shape.seq_q,
+            "scale2": scale * LOG2_E,
+        }
 
     def map_of(
         self, shape: Shape, address: int, ragged: Ragged | None, rows: int, of_queries: bool
@@ -311,24 +334,32 @@ class Sm90Forward(Hopper[Sm90Spec]):
 
     def tiles(self, shape: Shape) -> int:
         """How many numbers a remap table holds: query blocks (of a whole cluster) fastest, then heads, then batch."""
-        pack, rows = self.spec.pack, self.spec.cluster * self.spec.block_q
+        pack = self.spec.pack
+        rows = self.spec.cluster * self.spec.block_q
         return -(-shape.seq_q * pack // rows) * (shape.all_heads // pack)
 
     def launch(
-        self, shape: Shape, addresses: dict[str, int], order: Sm90Order | None = None, scale: float | None = None,
-        ragged: Ragged | None = None, remap: int | None = None,
-    ) -> Sm90Launch:  # fmt: skip
+        self,
+        shape: Shape,
+        addresses: dict[str, int],
+        order: Sm90Order | None = None,
+        scale: float | None = None,
+        ragged: Ragged | None = None,
+        remap: int | None = None,
+    ) -> Sm90Launch:
         """The launch of one call. Raises InputError where the shape or scale is not one that this instantiation
         computes. `shape`: with `ragged`, batch is the number of sequences, and seq_q and seq_k are the longest.
         `addresses`: of `q k v o`, and of `lse` (fp32) where it is wanted: [batch, heads, seq_q], or with `ragged`
         [heads, all rows]. `remap`: device address of an int32 table of all tiles' numbers in the order wanted
         (`table_of` makes it of any schedule), instead of `order`'s."""
-        spec, order, d = self.spec, order or Sm90Order(), shape.head_dim
+        spec = self.spec
+        order = order or Sm90Order()
+        d = shape.head_dim
         scale = self.scale_of(shape, scale)
         if spec.pack > 1 and (spec.pack != shape.heads // shape.kv_heads or ragged is not None):
-            asked = "lengths that vary" if ragged else f"{shape.heads} heads on {shape.kv_heads}"
+            lengths = "lengths that vary" if ragged else f"{shape.heads} heads on {shape.kv_heads}"
             raise InputError(
-                f"pack {spec.pack} does not fit {asked}; accepted: as many query heads a key/value head"
+                f"pack {spec.pack} does not fit {lengths}; accepted: as many query heads a key/value head"
             )
         maps = {}
         for name in "qkvo":
@@ -338,12 +369,21 @@ class Sm90Forward(Hopper[Sm90Spec]):
             else:
                 rows = 64 if name in "qo" else spec.block_k // spec.cluster
                 maps[name] = self.map_of(shape, addresses[name], ragged, rows, name in "qo")
-        tiles, all_heads = self.tiles(shape), shape.all_heads // spec.pack
-        p = Sm90Params(**{
-            **self.parameters(shape, order, ragged, scale, all_heads), **maps, "lse": addresses.get("lse"),
-            "remap": remap, "counter": self.counter.address, "heads": shape.heads // spec.pack,
-            "group": shape.heads // shape.kv_heads // spec.pack, "query_blocks": tiles // all_heads, "tiles": tiles,
-        })  # fmt: skip
+        tiles = self.tiles(shape)
+        all_heads = shape.all_heads // spec.pack
+        p = Sm90Params(
+            **{
+                **self.parameters(shape, order, ragged, scale, all_heads),
+                **maps,
+                "lse": addresses.get("lse"),
+                "remap": remap,
+                "counter": self.counter.address,
+                "heads": shape.heads // spec.pack,
+                "group": shape.heads // shape.kv_heads // spec.pack,
+                "query_blocks": tiles // all_heads,
+                "tiles": tiles,
+            }
+        )
         at_once = (
             tiles
             if spec.schedule == "one_tile"

@@ -19,9 +19,15 @@ QUERY_THREADS = 256
 """Of a CTA of the kernels before and after."""
 
 ACCEPTED: dict[str, tuple[object, ...]] = {
-    "head_dim": (64, 128), "block_q": (64, 128), "stages": (1, 2, 3), "score_stages": (1, 2), "mask": tuple(MASKS),
-    "dtype": DTYPES, "sums": tuple(SUMS), "overlap": tuple(OVERLAPS),
-}  # fmt: skip
+    "head_dim": (64, 128),
+    "block_q": (64, 128),
+    "stages": (1, 2, 3),
+    "score_stages": (1, 2),
+    "mask": tuple(MASKS),
+    "dtype": DTYPES,
+    "sums": tuple(SUMS),
+    "overlap": tuple(OVERLAPS),
+}
 
 
 @dataclass(frozen=True)
@@ -51,10 +57,8 @@ class Sm90BwdSpec(HopperSpec):
 
     @property
     def dynamic_shared_bytes(self) -> int:
-        keys, queries = (
-            2 * self.block_k * self.head_dim * 2,
-            2 * self.stages * self.block_q * self.head_dim * 2,
-        )
+        keys = 2 * self.block_k * self.head_dim * 2
+        queries = 2 * self.stages * self.block_q * self.head_dim * 2
         scores = self.score_stages * self.block_k * self.block_q * 2
         dq = 0 if self.sums == "added" else self.block_q * self.head_dim * 4
         barriers = 2 + 4 * self.stages + 2 * self.score_stages + 2 * CONSUMERS
@@ -144,15 +148,21 @@ class Sm90Backward(Hopper[Sm90BwdSpec]):
         )
 
     def launches(
-        self, shape: Shape, addresses: dict[str, int], order: Sm90Order | None = None, scale: float | None = None,
+        self,
+        shape: Shape,
+        addresses: dict[str, int],
+        order: Sm90Order | None = None,
+        scale: float | None = None,
         ragged: Ragged | None = None,
-    ) -> list[Launch]:  # fmt: skip
+    ) -> list[Launch]:
         """Row sums, then dK, dV and the shares of dQ, then dQ. Raises InputError where the shape, scale or order is
         not one that this instantiation computes. `shape`: with `ragged`, batch is the number of sequences, and seq_q
         and seq_k are the longest. `addresses`: of `q k v o d_o lse dq dk dv`, of `rows` and `dq_sum`, and where
         ordered of `turns`, all as large as `workspace` says. `lse` is fp32 [batch, heads, seq_q], or with `ragged`
         [heads, all rows]. `order`: of the key blocks, whose heads are key/value heads; the heaviest is the first."""
-        spec, d, order = self.spec, shape.head_dim, order or Sm90Order("query")
+        spec = self.spec
+        d = shape.head_dim
+        order = order or Sm90Order("query")
         scale = self.scale_of(shape, scale)
         if spec.sums == "ordered" and order.blocks != "heavy_first":
             raise InputError(f"blocks {order.blocks} cannot add in order; accepted: heavy_first")
@@ -160,15 +170,25 @@ class Sm90Backward(Hopper[Sm90BwdSpec]):
         for name in MAPPED:
             rows = spec.block_k if name in "kv" else 64 if name in ("dk", "dv") else spec.block_q
             maps[name] = self.map_of(shape, addresses[name], ragged, rows, name in ("q", "d_o"))
-        key_blocks, kv_heads = -(-shape.seq_k // spec.block_k), shape.batch * shape.kv_heads
+        key_blocks = -(-shape.seq_k // spec.block_k)
+        kv_heads = shape.batch * shape.kv_heads
         row, head = (shape.heads * d, d) if ragged else (d, shape.seq_q * d)
         tensors = {name: addresses[name] for name in ("o", "dq", "lse", "rows", "dq_sum")}
-        p = Sm90BwdParams(**{
-            **self.parameters(shape, order, ragged, scale, kv_heads), **maps, **tensors, "d_o_rows": addresses["d_o"],
-            "turns": addresses.get("turns"), "row": row, "head_stride": head,
-            "batch_stride": shape.heads * shape.seq_q * d, "key_blocks": key_blocks,
-            "head_blocks": self.head_blocks(shape, ragged), "scale": scale,
-        })  # fmt: skip
+        p = Sm90BwdParams(
+            **{
+                **self.parameters(shape, order, ragged, scale, kv_heads),
+                **maps,
+                **tensors,
+                "d_o_rows": addresses["d_o"],
+                "turns": addresses.get("turns"),
+                "row": row,
+                "head_stride": head,
+                "batch_stride": shape.heads * shape.seq_q * d,
+                "key_blocks": key_blocks,
+                "head_blocks": self.head_blocks(shape, ragged),
+                "scale": scale,
+            }
+        )
         queries = (-(-shape.seq_q // spec.block_q), shape.heads, shape.batch)
         return [
             Launch(self.rows, queries, QUERY_THREADS, p, 0),

@@ -109,10 +109,12 @@ def speeds(rows: list[Row], own_name: str = FORWARD) -> Iterator[str]:
     )
     yield "| --- | --- | --- | --- | --- | --- | --- | --- | --- |" + (" --- |" if more else "")
     for (d, heads, kv_heads, seq, causal, dtype), by in calls(rows, "burst").items():
-        own, cudnn, flash = (float(by[x]["tflops"]) for x in (own_name, "cudnn", "pytorch_flash"))
+        own_tflops, cudnn, flash = (
+            float(by[x]["tflops"]) for x in (own_name, "cudnn", "pytorch_flash")
+        )
         last = f" {float(by[ORDERED]['tflops']):.0f} |" if more else ""
         shape = f"{heads if heads == kv_heads else f'{heads} on {kv_heads}'} x {seq}"
-        ratios = f"{own:.0f} | {cudnn:.0f} | {own / cudnn:.2f} | {flash:.0f} | {own / flash:.2f}"
+        ratios = f"{own_tflops:.0f} | {cudnn:.0f} | {own_tflops / cudnn:.2f} | {flash:.0f} | {own_tflops / flash:.2f}"
         yield f"| {d} | {shape} | {'yes' if causal == '1' else 'no'} | {dtype} | {ratios} |{last}"
 
 
@@ -121,8 +123,10 @@ def means(rows: list[Row], own_name: str = FORWARD) -> Iterator[str]:
     yield "| --- | --- | --- | --- |"
     ratios: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for (d, _, _, _, causal, _), by in calls(rows, "burst").items():
-        own, cudnn, flash = (float(by[x]["tflops"]) for x in (own_name, "cudnn", "pytorch_flash"))
-        ratios.setdefault((d, causal), []).append((own / cudnn, own / flash))
+        own_tflops, cudnn, flash = (
+            float(by[x]["tflops"]) for x in (own_name, "cudnn", "pytorch_flash")
+        )
+        ratios.setdefault((d, causal), []).append((own_tflops / cudnn, own_tflops / flash))
     for (d, causal), pairs in ratios.items():
         cells = [
             f"{min(x):.2f}, {math.exp(sum(map(math.log, x)) / len(x)):.2f}"
@@ -181,8 +185,8 @@ def packed(rows: list[Row]) -> Iterator[str]:
     grouped: dict[tuple[str, ...], dict[str, float]] = {}
     for row in rows:
         problem = tuple(row[x] for x in ("heads", "kv_heads", "batch", "seq_q", "seq_k"))
-        one = "apart" if row["pack"] == "1" else "packed"
-        name = one if row["implementation"] == FORWARD else row["implementation"]
+        packing = "apart" if row["pack"] == "1" else "packed"
+        name = packing if row["implementation"] == FORWARD else row["implementation"]
         grouped.setdefault(problem, {})[name] = float(row["ms"])
     for (heads, kv_heads, batch, seq_q, seq_k), ms in grouped.items():
         times = f"{ms['apart']:.3f} | {ms['packed']:.3f} | {ms['apart'] / ms['packed']:.2f}"
@@ -236,12 +240,12 @@ def order_bytes(rows: list[Row]) -> Iterator[str]:
         shape = f"{heads if heads == kv_heads else f'{heads} on {kv_heads}'} x {seq}"
         compulsory = (int(heads) + 2 * int(kv_heads)) * int(seq) * int(d) * 2 / 1e9
         ranked = sorted(several, key=lambda x: int(x["hbm_read"]))
-        fewest, most = (
+        fewest, highest = (
             f"{int(x['hbm_read']) / 1e9:.2f} ({order_of(x)})" for x in (ranked[0], ranked[-1])
         )
         default = int(default_of(several, causal)["hbm_read"]) / 1e9
         mask = "yes" if causal == "1" else "no"
-        yield f"| {d} | {shape} | {mask} | {compulsory:.2f} | {fewest} | {default:.2f} | {most} |"
+        yield f"| {d} | {shape} | {mask} | {compulsory:.2f} | {fewest} | {default:.2f} | {highest} |"
 
 
 def tables() -> dict[str, list[str]]:

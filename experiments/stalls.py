@@ -28,8 +28,20 @@ from iosim.evidence.measure.machine import profiler_version
 SECTION = "WarpStateStats"
 TIME, INSTRUCTIONS = "gpu__time_duration.sum", "smsp__inst_executed.sum"
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
-REASONS = ("barrier", "long_scoreboard", "short_scoreboard", "math_pipe_throttle", "mio_throttle", "lg_throttle",
-           "membar", "sleeping", "no_instruction", "wait", "not_selected", "selected")  # fmt: skip
+REASONS = (
+    "barrier",
+    "long_scoreboard",
+    "short_scoreboard",
+    "math_pipe_throttle",
+    "mio_throttle",
+    "lg_throttle",
+    "membar",
+    "sleeping",
+    "no_instruction",
+    "wait",
+    "not_selected",
+    "selected",
+)
 MAIN = ("flash_fwd", "flash_bwd_dq_dk_dv", "fmha_cutlassB")
 SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 LONGEST = 2640
@@ -64,9 +76,15 @@ def calls() -> Iterator[Call]:
                 for causal in (0, 1)
             )
     for sizes in (
-        (23, 27, 317, 5120, 64), (1, 23, 768, 15669, 48), (1, 31, 1, 9075, 128), (1, 31, 128, 9075, 128),
-        (1, 31, 1024, 9075, 128), (1, 32, 64, 8192, 64), (1, 32, 64, 1024, 64), (1, 32, 8192, 64, 64),
-    ):  # fmt: skip
+        (23, 27, 317, 5120, 64),
+        (1, 23, 768, 15669, 48),
+        (1, 31, 1, 9075, 128),
+        (1, 31, 128, 9075, 128),
+        (1, 31, 1024, 9075, 128),
+        (1, 32, 64, 8192, 64),
+        (1, 32, 64, 1024, 64),
+        (1, 32, 8192, 64, 64),
+    ):
         yield Call("pytorch_mem_efficient_backward", *sizes, 0)
     for head_dim in (64, 128, 160, 192, 256):
         for tokens in (128, 1024):
@@ -84,10 +102,17 @@ def launch_all() -> None:
     for call in calls():
         backward = call.implementation.endswith("backward")
         q, k, v = (
-            torch.randn(call.batch, call.heads, rows, call.head_dim, device="cuda", dtype=torch.bfloat16,
-                        requires_grad=backward)
+            torch.randn(
+                call.batch,
+                call.heads,
+                rows,
+                call.head_dim,
+                device="cuda",
+                dtype=torch.bfloat16,
+                requires_grad=backward,
+            )
             for rows in (call.seq_q, call.seq_k, call.seq_k)
-        )  # fmt: skip
+        )
         with sdpa_kernel(backends[call.implementation.split("_")[1]]):
             out = scaled_dot_product_attention(q, k, v, is_causal=bool(call.causal))
             gradient = torch.randn_like(out)
@@ -104,8 +129,21 @@ def launch_all() -> None:
 def profile(folder: Path) -> list[dict[str, float]]:
     """The main launch of every call, in order. Raises InputError: the profiler refuses, or launches are missing."""
     report = folder / "stalls.ncu-rep"
-    command = ["ncu", *FROM_EMPTY, "--profile-from-start", "off", "--section", SECTION, "--metrics",
-               f"{TIME},{INSTRUCTIONS}", "-o", str(report), sys.executable, __file__, "--launch"]  # fmt: skip
+    command = [
+        "ncu",
+        *FROM_EMPTY,
+        "--profile-from-start",
+        "off",
+        "--section",
+        SECTION,
+        "--metrics",
+        f"{TIME},{INSTRUCTIONS}",
+        "-o",
+        str(report),
+        sys.executable,
+        __file__,
+        "--launch",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or not report.is_file():
         raise InputError(
@@ -143,18 +181,20 @@ def main() -> None:
     if arguments.out is None:
         raise InputError("`--out` is missing; accepted: the file of the table")
     with tempfile.TemporaryDirectory() as folder:
-        found = profile(Path(folder))
-    lines = [",".join((*Call._fields, *found[0]))]
+        profiled = profile(Path(folder))
+    lines = [",".join((*Call._fields, *profiled[0]))]
     lines += [
         ",".join(map(str, (*call, *(f"{n:.6g}" for n in row.values()))))
-        for call, row in zip(calls(), found, strict=True)
+        for call, row in zip(calls(), profiled, strict=True)
     ]
     write_whole(arguments.out, "\n".join(lines) + "\n")
     driver.use_device()
     write_provenance(
-        arguments.out, f"python {os.path.relpath(__file__)} --out {arguments.out.name}",
-        profiler=profiler_version(), profiler_options=" ".join((*FROM_EMPTY, "--section", SECTION)),
-    )  # fmt: skip
+        arguments.out,
+        f"python {os.path.relpath(__file__)} --out {arguments.out.name}",
+        profiler=profiler_version(),
+        profiler_options=" ".join((*FROM_EMPTY, "--section", SECTION)),
+    )
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ def tensors(place: str, heads: int, queries: int, keys: int, head_dim: int) -> t
     if place == "shared":
         k, v = (made(1, 1, keys, head_dim).expand(1, heads, keys, head_dim) for _ in range(2))
     elif place == "heads":
-        k, v = made(1, heads, keys, head_dim), made(1, heads, keys, head_dim)
+        k = made(1, heads, keys, head_dim)
+        v = made(1, heads, keys, head_dim)
     else:
         k, v = (made(1, keys, heads, head_dim).transpose(1, 2) for _ in range(2))
     return q, k, v

@@ -130,9 +130,9 @@ def from_device(module: ctypes.c_void_p, name: str, dtype: Any) -> np.ndarray[An
     driver.call(
         "cuModuleGetGlobal_v2", ctypes.byref(address), ctypes.byref(size), module, name.encode()
     )
-    found = np.empty(size.value // np.dtype(dtype).itemsize, dtype=dtype)
-    driver.call("cuMemcpyDtoH_v2", found.ctypes.data_as(ctypes.c_void_p), address, size)
-    return found
+    array = np.empty(size.value // np.dtype(dtype).itemsize, dtype=dtype)
+    driver.call("cuMemcpyDtoH_v2", array.ctypes.data_as(ctypes.c_void_p), address, size)
+    return array
 
 
 def sides_of_sms(folder: Path, sms: int) -> np.ndarray[Any, Any]:
@@ -141,13 +141,20 @@ def sides_of_sms(folder: Path, sms: int) -> np.ndarray[Any, Any]:
 
     source = folder / "sides.cu"
     source.write_text(SIDES, encoding="utf-8")
-    shared, n, stride = 200 * 1024, 96, (1 << 18) + 17 * 256
+    shared = 200 * 1024
+    n = 96
+    stride = (1 << 18) + 17 * 256
     function = driver.Function(compiled(source, folder / "sides.cubin", {}), "sides", shared)
     lines = torch.zeros(n * stride + 16, device="cuda", dtype=torch.int32)
     took = torch.zeros(sms * n, device="cuda", dtype=torch.int32)
     order = torch.zeros(sms, device="cuda", dtype=torch.int32)
-    values = [ctypes.c_void_p(lines.data_ptr()), ctypes.c_uint32(stride), ctypes.c_uint32(n),
-              ctypes.c_void_p(took.data_ptr()), ctypes.c_void_p(order.data_ptr())]  # fmt: skip
+    values = [
+        ctypes.c_void_p(lines.data_ptr()),
+        ctypes.c_uint32(stride),
+        ctypes.c_uint32(n),
+        ctypes.c_void_p(took.data_ptr()),
+        ctypes.c_void_p(order.data_ptr()),
+    ]
     pointers = (ctypes.c_void_p * len(values))(
         *[ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values]
     )
@@ -194,7 +201,7 @@ def built(mask: str, source: Path) -> Forward:
 
 def record_steps(path: Path, folder: Path, side: np.ndarray[Any, Any]) -> None:
     """Times of every CTA of STEP_CASES, in microseconds from the first: every 64th step, and the end."""
-    source, found = marked_source(folder, steps=True), {}
+    source, arrays = marked_source(folder, steps=True), {}
     kernels = {mask: built(mask, source) for mask in ("none", "causal")}
     for name, (mask, heads, tokens, order) in STEP_CASES.items():
         forward = kernels[mask]
@@ -207,13 +214,13 @@ def record_steps(path: Path, folder: Path, side: np.ndarray[Any, Any]) -> None:
         )
         end = from_device(forward.main._module, "timeline_end", np.uint64)[:tiles].astype(np.int64)
         zero = at[:, 0].min()
-        found[f"{name}: at"] = np.clip((at - zero) // 100, 0, 2**31 - 1).astype(
+        arrays[f"{name}: at"] = np.clip((at - zero) // 100, 0, 2**31 - 1).astype(
             np.int32
         )  # tenths of a microsecond
-        found[f"{name}: end"] = ((end - zero) // 100).astype(np.int32)
+        arrays[f"{name}: end"] = ((end - zero) // 100).astype(np.int32)
         sm = from_device(forward.main._module, "timeline_sm", np.uint32)[:tiles].astype(int)
-        found[f"{name}: side"] = side[sm].astype(np.uint8)
-    np.savez_compressed(path, **found)
+        arrays[f"{name}: side"] = side[sm].astype(np.uint8)
+    np.savez_compressed(path, **arrays)
 
 
 def measure(
@@ -234,7 +241,8 @@ def measure(
         block = tokens // TILE["block_q"] - 1 - np.arange(tiles) // heads
         steps = (block + 1) * TILE["block_q"] / TILE["block_k"]
     pairs = np.array([first[sm[first] == n] for n in range(sms)])
-    older, younger = pairs.min(axis=1), pairs.max(axis=1)
+    older = pairs.min(axis=1)
+    younger = pairs.max(axis=1)
     # while the older runs, the younger does (1 - b/2) / (1 + b/2) of its steps; then it is the oldest itself
     ratio = (
         (took[younger] - took[older]) / (took[older] / steps[older])
@@ -244,13 +252,21 @@ def measure(
         steps[older] + steps[younger]
     )  # an SM's first two CTAs, while all SMs have two
     return {
-        "mask": mask, "heads": heads, "seq": tokens, "order": order.order, "heavy_first": int(order.heavy_first),
-        "ctas": tiles, "milliseconds": round((end.max() - begin.min()) / 1e6, 3),
-        "older_us": round(took[older].mean() / 1e3, 2), "younger_us": round(took[younger].mean() / 1e3, 2),
+        "mask": mask,
+        "heads": heads,
+        "seq": tokens,
+        "order": order.order,
+        "heavy_first": int(order.heavy_first),
+        "ctas": tiles,
+        "milliseconds": round((end.max() - begin.min()) / 1e6, 3),
+        "older_us": round(took[older].mean() / 1e3, 2),
+        "younger_us": round(took[younger].mean() / 1e3, 2),
         "age_share": round(float(np.median(ratio / (1 - ratio / 2))), 4),
-        "sm_pace_low": round(pace.min() / pace.mean(), 5), "sm_pace_high": round(pace.max() / pace.mean(), 5),
-        "sm_pace_std": round(pace.std() / pace.mean(), 5), "side_runs": runs(side[sm[:sms]]),
-    }  # fmt: skip
+        "sm_pace_low": round(pace.min() / pace.mean(), 5),
+        "sm_pace_high": round(pace.max() / pace.mean(), 5),
+        "sm_pace_std": round(pace.std() / pace.mean(), 5),
+        "side_runs": runs(side[sm[:sms]]),
+    }
 
 
 def main() -> None:
@@ -261,14 +277,14 @@ def main() -> None:
     parser.add_argument(
         "--steps", action="store_true", help="times of every 64th step instead, as NPZ"
     )
-    given = parser.parse_args()
-    out: Path = given.out
+    options = parser.parse_args()
+    out: Path = options.out
     driver.use_device()
     sms = driver.multiprocessors()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         side = sides_of_sms(folder, sms)
-        if given.steps:
+        if options.steps:
             record_steps(out, folder, side)
         else:
             source, rows = marked_source(folder), []
@@ -282,10 +298,12 @@ def main() -> None:
                 ]
             write_whole(out, pd.DataFrame(rows).to_csv(index=False))
     write_provenance(
-        out, f"python experiments/timeline.py{' --steps' * given.steps} --out {out.name}",
-        l2_start="256 MB written before every case", profiler="the kernel marks its own times",
+        out,
+        f"python experiments/timeline.py{' --steps' * options.steps} --out {out.name}",
+        l2_start="256 MB written before every case",
+        profiler="the kernel marks its own times",
         side_of_each_sm="".join(map(str, side)),
-    )  # fmt: skip
+    )
 
 
 if __name__ == "__main__":

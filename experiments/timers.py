@@ -118,7 +118,8 @@ def adds(timers: Timers) -> None:
     timers.case("null", "one value", partial(torch.zeros(1, device="cuda").add_, 1))
     for width, lengths in ((64, (128, 512, 1024, 2048, 4096)), (128, (128, 1024, 2048, 4096))):
         for n in lengths:
-            leaf, other = grown(4, 48, n, width), grown(4, n, 48, width).transpose(1, 2)
+            leaf = grown(4, 48, n, width)
+            other = grown(4, n, 48, width).transpose(1, 2)
             timers.case("add-strided", f"4x48x{n}x{width}", partial(leaf.add_, other), loops=5)
             timers.case("add", f"4x48x{n}x{width}", partial(leaf.add_, leaf.clone()), loops=5)
 
@@ -165,7 +166,8 @@ def efficient(timers: Timers) -> None:
 
 
 def main() -> None:
-    path, limit_s = sys.argv[1], float(sys.argv[2])
+    path = sys.argv[1]
+    limit_s = float(sys.argv[2])
     with open(path, "w", newline="", encoding="utf-8") as file:
         timers = Timers(csv.writer(file), limit_s)
         for section in (adds, decode, backward, efficient):

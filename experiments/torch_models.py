@@ -59,8 +59,11 @@ class Block(nn.Module):
         self.attn = Attention(width, heads, tokens, causal, naive, device)
         self.ln_2 = nn.LayerNorm(width, device=device)
         gelu = nn.GELU(approximate="tanh" if tanh else "none")
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width, device=device), gelu,
-                                 nn.Linear(4 * width, width, device=device))  # fmt: skip
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width, device=device),
+            gelu,
+            nn.Linear(4 * width, width, device=device),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attn(self.ln_1(x))
@@ -215,8 +218,10 @@ MODELS = {
     "naive": Case(lambda d: GPT(32000, 768, 12, 4, 1024, True, d), (4, 1024), (4, 1024), 32000),
 }
 ATTENTION = {
-    "gpt2": (8, 12, 12, 1024, 64, True), "llama": (4, 16, 4, 2048, 64, True), "vit": (64, 12, 12, 197, 64, False),
-}  # fmt: skip
+    "gpt2": (8, 12, 12, 1024, 64, True),
+    "llama": (4, 16, 4, 2048, 64, True),
+    "vit": (64, 12, 12, 197, 64, False),
+}
 """(batch, heads, key/value heads, tokens, head_dim, causal) of each model's attention."""
 BACKENDS = ("default", "flash")
 PASSES = ("fwd", "fwd+bwd")

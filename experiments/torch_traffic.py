@@ -43,17 +43,20 @@ def cases(which: str = "models") -> list[Case]:
     """What is predicted and counted, in order."""
     if which == "models":
         return torch_models.cases()
-    return [("transformers", name, "default", passes)
-            for name in torch_transformers.CASES for passes in torch_transformers.PASSES]  # fmt: skip
+    return [
+        ("transformers", name, "default", passes)
+        for name in torch_transformers.CASES
+        for passes in torch_transformers.PASSES
+    ]
 
 
 def prepared(
-    what: str, name: str, backend: str, passes: str, device: str
+    kind: str, name: str, backend: str, passes: str, device: str
 ) -> tuple[Callable[[], Any], Any]:
     """(one step, the model or None)."""
-    if what == "transformers":
+    if kind == "transformers":
         return torch_transformers.call(name, passes, device)
-    if what == "model":
+    if kind == "model":
         return torch_models.model_call(name, passes, device)
     return torch_models.attention_call(name, backend, passes, device), None
 
@@ -63,17 +66,17 @@ def on_gpu(case: Case, begin: Callable[[], None], end: Callable[[], None]) -> No
     step, model = prepared(*case, "cuda")
     filler = torch.zeros(FLUSH_BYTES // 4, device="cuda")
     for _ in range(WARM_UPS):
-        kept = step()
-        del kept
+        tensors = step()
+        del tensors
         if model is not None:
             model.zero_grad(set_to_none=True)
     filler.sum()
     torch.cuda.synchronize()
     begin()
-    kept = step()
+    tensors = step()
     torch.cuda.synchronize()
     end()
-    del kept, step, model, filler
+    del tensors, step, model, filler
     torch.cuda.empty_cache()
 
 
@@ -87,8 +90,8 @@ def ranges(which: str = "models") -> None:
 def kernels(name: str, which: str = "models") -> None:
     """The kernels of one model's step."""
     runtime: Any = torch.cuda.cudart()
-    what = "model" if which == "models" else which
-    on_gpu((what, name, "default", "fwd+bwd"), runtime.cudaProfilerStart, runtime.cudaProfilerStop)
+    kind = "model" if which == "models" else which
+    on_gpu((kind, name, "default", "fwd+bwd"), runtime.cudaProfilerStart, runtime.cudaProfilerStop)
 
 
 def listed(out: str, which: str = "models") -> None:
@@ -120,8 +123,8 @@ def predicted(case: Case, gpu: str = "h200", cudnn: str | None = CUDNN) -> Any:
 
     step, _ = prepared(*case, "meta")
     with TrafficMode(gpu=gpu, cudnn=cudnn) as t:
-        kept = step()
-    del kept
+        tensors = step()
+    del tensors
     return t.result
 
 
@@ -141,8 +144,18 @@ def predict(out: str, which: str = "models") -> None:
         result = predicted(case)
         attention = result.attention
         kernels = "+".join(dict.fromkeys(r.kernel or "math" for r in attention.rows))
-        rows.append([*case, kernels, len(result.rows), result.hbm.read, result.hbm.write, attention.hbm.read,
-                     attention.hbm.write, f"{result.time_s:.9f}"])  # fmt: skip
+        rows.append(
+            [
+                *case,
+                kernels,
+                len(result.rows),
+                result.hbm.read,
+                result.hbm.write,
+                attention.hbm.read,
+                attention.hbm.write,
+                f"{result.time_s:.9f}",
+            ]
+        )
     write(out, (*COLUMNS, *columns), rows)
 
 
@@ -194,26 +207,36 @@ def compare(which: str = "models", counted: str = "") -> None:
     """Counted bytes read and written, and how far predicted ones are off; of seconds, too."""
     with open(counted or MEASUREMENTS / COUNTED[which], encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    print(f"{'what':13}{'model':10}{'backend':9}{'pass':9}{'read':>10}{'off':>8}{'written':>11}{'off':>8}{'both':>8}"
-          f"{'time':>8}")  # fmt: skip
+    print(
+        f"{'what':13}{'model':10}{'backend':9}{'pass':9}{'read':>10}{'off':>8}{'written':>11}{'off':>8}{'both':>8}"
+        f"{'time':>8}"
+    )
     for row in rows:
         case = (row["what"], row["name"], row["backend"], row["passes"])
         result = predicted(case)
-        print(line(case, (int(row["hbm_read"]), int(row["hbm_write"])), result.hbm)
-              + f"{100 * (result.time_s / float(row['seconds']) - 1):+7.1f}%")  # fmt: skip
+        print(
+            line(case, (int(row["hbm_read"]), int(row["hbm_write"])), result.hbm)
+            + f"{100 * (result.time_s / float(row['seconds']) - 1):+7.1f}%"
+        )
     if which == "models":
         in_place()
 
 
-def line(case: Case, counted: tuple[int, int], said: Any) -> str:
+def line(case: Case, counted: tuple[int, int], predicted: Any) -> str:
     """Counted bytes and how far those are off that a prediction says."""
     read, written = counted
     off = [
         100 * (x / y - 1)
-        for x, y in ((said.read, read), (said.write, written), (said.total, read + written))
+        for x, y in (
+            (predicted.read, read),
+            (predicted.write, written),
+            (predicted.total, read + written),
+        )
     ]
-    return (f"{case[0]:13}{case[1]:10}{case[2]:9}{case[3]:9}{read / 1e6:7,.0f} MB{off[0]:+7.1f}%"
-            f"{written / 1e6:8,.0f} MB{off[1]:+7.1f}%{off[2]:+7.1f}%")  # fmt: skip
+    return (
+        f"{case[0]:13}{case[1]:10}{case[2]:9}{case[3]:9}{read / 1e6:7,.0f} MB{off[0]:+7.1f}%"
+        f"{written / 1e6:8,.0f} MB{off[1]:+7.1f}%{off[2]:+7.1f}%"
+    )
 
 
 def in_place() -> None:
@@ -230,11 +253,11 @@ def in_place() -> None:
         ("backward", ("bprop", "compute_dot_do_o", "convert_dq")),
     ):
         mine = [row for row in counted if any(word in row["kernel"] for word in words)]
-        moved = (
+        traffic = (
             sum(int(row["hbm_read"]) for row in mine),
             sum(int(row["hbm_write"]) for row in mine),
         )
-        print(line(("in place", "gpt2", "default", phase), moved, attention.phase(phase).hbm))
+        print(line(("in place", "gpt2", "default", phase), traffic, attention.phase(phase).hbm))
 
 
 def write(path: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -245,9 +268,14 @@ def write(path: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -
 
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
-    "predict": predict, "ranges": ranges, "kernels": kernels, "list": listed, "join": join, "table": table,
+    "predict": predict,
+    "ranges": ranges,
+    "kernels": kernels,
+    "list": listed,
+    "join": join,
+    "table": table,
     "compare": compare,
-}  # fmt: skip
+}
 
 if __name__ == "__main__":
     COMMANDS[sys.argv[1]](*sys.argv[2:])

@@ -12,8 +12,14 @@ from typing import Any
 import torch
 
 DTYPE = torch.bfloat16
-CUT = {"num_hidden_layers": 6, "hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16,
-       "num_key_value_heads": 4, "vocab_size": 32000}  # fmt: skip
+CUT = {
+    "num_hidden_layers": 6,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "vocab_size": 32000,
+}
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,10 @@ ALWAYS = {
 POOL = {
     "gpt2": Case(),
     "opt": Case(),
-    "gpt_neox": Case(keys={key: CUT[key] for key in ("num_hidden_layers", "hidden_size", "num_attention_heads")}
-                     | {"intermediate_size": 4096}),
+    "gpt_neox": Case(
+        keys={key: CUT[key] for key in ("num_hidden_layers", "hidden_size", "num_attention_heads")}
+        | {"intermediate_size": 4096}
+    ),
     "llama": Case(keys=CUT),
     "qwen2": Case(keys=CUT),
     "qwen3": Case(keys=CUT | {"head_dim": 64}),
@@ -55,7 +63,7 @@ POOL = {
     "resnet": Case("ImageClassification", text=None, images=64),
     "clip": Case("", text=(64, 77), images=64),
     "siglip": Case("", text=(64, 64), images=64),
-}  # fmt: skip
+}
 SEED, DRAWN = 2026, 8
 CASES = ALWAYS | {name: POOL[name] for name in random.Random(SEED).sample(sorted(POOL), DRAWN)}
 PASSES = ("fwd", "fwd+bwd")
@@ -72,22 +80,22 @@ def call(name: str, passes: str, device: str) -> tuple[Callable[[], Any], Any]:
     with torch.device(device):
         auto = getattr(transformers, f"AutoModel{'For' if case.task else ''}{case.task}")
         model = auto.from_config(config, dtype=DTYPE).to(device)
-        given: dict[str, torch.Tensor] = {}
+        inputs: dict[str, torch.Tensor] = {}
         if case.text:
-            given["input_ids"] = torch.randint(10, 1000, case.text)
+            inputs["input_ids"] = torch.randint(10, 1000, case.text)
             if case.task:
-                given["labels"] = given["input_ids"]
+                inputs["labels"] = inputs["input_ids"]
         if case.images:
-            given["pixel_values"] = torch.randn(case.images, 3, 224, 224, dtype=DTYPE)
+            inputs["pixel_values"] = torch.randn(case.images, 3, 224, 224, dtype=DTYPE)
         classes = torch.randint(2, (case.images,)) if case.task and case.images else None
     model.train(passes != "fwd")
 
     def forward() -> Any:
         with torch.no_grad():
-            return model(**given)
+            return model(**inputs)
 
     def both() -> torch.Tensor:
-        out = model(**given)
+        out = model(**inputs)
         if classes is not None:
             loss = torch.nn.functional.cross_entropy(out.logits, classes)
         else:

@@ -37,8 +37,14 @@ COUNTED = models.QUANTITIES
 MARK = "erfinv"
 FLUSH_BYTES = 1 << 30
 NAME_LENGTH = 140
-TEXT = {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 4, "vocab_size": 32000,
-        "intermediate_size": 4096, **models.TOKENS}  # fmt: skip
+TEXT = {
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "num_hidden_layers": 4,
+    "vocab_size": 32000,
+    "intermediate_size": 4096,
+    **models.TOKENS,
+}
 MORE: dict[str, Any] = {
     "deberta": ("DebertaV2ForMaskedLM", "DebertaV2Config", TEXT, {"input_ids": (8, 512)}),
     "qwen3moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig",
@@ -119,10 +125,10 @@ def step_all(names: str, seconds: float) -> None:
             for _ in range(2):
                 step(before())
             torch.zeros(FLUSH_BYTES // 4, device="cuda").sum()
-            given = before()
+            state = before()
             torch.cuda.synchronize()
             runtime.cudaProfilerStart()
-            step(given)
+            step(state)
             torch.cuda.synchronize()
         except Exception as error:  # a model that this version of transformers lacks
             print(f"{name} {passes}: {str(error)[:200]}", flush=True)
@@ -131,7 +137,7 @@ def step_all(names: str, seconds: float) -> None:
         torch.cuda.synchronize()
         runtime.cudaProfilerStop()
         print(f"{name} {passes}: {time.monotonic() - began:.0f} s", flush=True)
-        before = step = given = None
+        before = step = state = None
         torch.cuda.empty_cache()
 
 
@@ -141,13 +147,26 @@ def profiled(
     """Kernels of all cases, with some of what is counted."""
     report = folder / "report"
     metrics = ",".join(METRICS[name][0] for name in counted)
-    options = ("--replay-mode", "kernel", "--cache-control", "none", "--clock-control", "none",
-               "--profile-from-start", "off", "--metrics", metrics, "-f", "-o", str(report))  # fmt: skip
+    options = (
+        "--replay-mode",
+        "kernel",
+        "--cache-control",
+        "none",
+        "--clock-control",
+        "none",
+        "--profile-from-start",
+        "off",
+        "--metrics",
+        metrics,
+        "-f",
+        "-o",
+        str(report),
+    )
     if kernels:
         options += ("-k", f"regex:{MARK}|{kernels}")
     command = [sys.executable, __file__, "--models", names, "--seconds", str(seconds), "--step"]
-    said = run_profiler(options, command)
-    print(re.sub(r"==PROF==.*\n?", "", said)[-3000:])
+    printed = run_profiler(options, command)
+    print(re.sub(r"==PROF==.*\n?", "", printed)[-3000:])
     return parse_raw(import_report(report.with_suffix(".ncu-rep")))[0]
 
 
@@ -157,9 +176,9 @@ def passes_needed() -> int:
     program = "import torch; torch.zeros(1 << 20, device='cuda').exp_()"
     with tempfile.TemporaryDirectory() as folder:
         options = ["--metrics", metrics, "-c", "1", "-f", "-o", f"{folder}/one"]
-        said = run_profiler(options, [sys.executable, "-c", program])
-    found = re.findall(r"(\d+) pass", said)
-    return int(found[-1]) if found else 2
+        printed = run_profiler(options, [sys.executable, "-c", program])
+    counts = re.findall(r"(\d+) pass", printed)
+    return int(counts[-1]) if counts else 2
 
 
 def table(launches: list[Profiled], names: str) -> Iterator[list[object]]:
@@ -167,10 +186,11 @@ def table(launches: list[Profiled], names: str) -> Iterator[list[object]]:
     case, number = next(steps), 0
     for launch in launches:
         if MARK in launch.kernel:
-            case, number = next(steps, ("", "")), 0
+            case = next(steps, ("", ""))
+            number = 0
             continue
         number += 1
-        moved = [round(launch.metrics.get(METRICS[name][0], 0)) for name in COUNTED]
+        counters = [round(launch.metrics.get(METRICS[name][0], 0)) for name in COUNTED]
         grid, block = ("x".join(map(str, size or ())) for size in (launch.grid, launch.block))
         yield [
             *case,
@@ -178,7 +198,7 @@ def table(launches: list[Profiled], names: str) -> Iterator[list[object]]:
             launch.kernel.removeprefix("void ")[:NAME_LENGTH],
             grid,
             block,
-            *moved,
+            *counters,
         ]
 
 
@@ -191,12 +211,12 @@ def main() -> None:
     parser.add_argument("--counted", default=",".join(COUNTED))
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--step", action="store_true")
-    asked = parser.parse_args()
-    if asked.step:
-        step_all(asked.models, asked.seconds)
+    options = parser.parse_args()
+    if options.step:
+        step_all(options.models, options.seconds)
         return
-    if asked.dry_run:
-        for name, passes in cases(asked.models):
+    if options.dry_run:
+        for name, passes in cases(options.models):
             before, step = step_of(name, passes, "meta")
             with TrafficMode("h100", cudnn=models.CUDNN) as mode:
                 step(before())
@@ -204,23 +224,23 @@ def main() -> None:
         return
     print(torch.__version__, torch.backends.cudnn.version(), transformers.__version__)
     print(torch.cuda.get_device_name())
-    wanted = tuple(asked.counted.split(","))
+    wanted = tuple(options.counted.split(","))
     once = len(wanted) <= 2 or passes_needed() == 1
     print("counted in one run" if once else "counted in two runs")
-    seconds = asked.seconds if once else asked.seconds / 2
+    seconds = options.seconds if once else options.seconds / 2
     launches: list[Profiled] = []
     for counted in (wanted,) if once else (wanted[:2], wanted[2:]):
         with tempfile.TemporaryDirectory() as folder:
-            others = profiled(asked.models, seconds, Path(folder), counted, asked.kernels)
+            others = profiled(options.models, seconds, Path(folder), counted, options.kernels)
         launches = launches or others
         for launch, other in zip(launches, others, strict=False):
             if launch.kernel == other.kernel:
                 launch.metrics.update(other.metrics)
         # What is there is written after each run: the second may find no time.
-        with open(asked.out, "w", encoding="utf-8", newline="") as file:
+        with open(options.out, "w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(("model", "pass", "number", "kernel", "grid", "block", *COUNTED))
-            writer.writerows(table(launches, asked.models))
+            writer.writerows(table(launches, options.models))
 
 
 if __name__ == "__main__":

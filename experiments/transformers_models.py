@@ -31,24 +31,62 @@ TOKENS = {
     "cls_token_id": 3,
     "sep_token_id": 4,
 }
-WHISPER = {"encoder_layers": 4, "decoder_layers": 4, "d_model": 512, "encoder_attention_heads": 8,
-           "decoder_attention_heads": 8, "encoder_ffn_dim": 2048, "decoder_ffn_dim": 2048}  # fmt: skip
-GEMMA = {"num_hidden_layers": 6, "hidden_size": 1152, "num_attention_heads": 4, "num_key_value_heads": 1,
-         "head_dim": 256, "sliding_window": 512, "intermediate_size": 6912, "vocab_size": 32000}  # fmt: skip
-MIXTRAL = {"num_hidden_layers": 4, "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4,
-           "num_local_experts": 8, "intermediate_size": 1408}  # fmt: skip
+WHISPER = {
+    "encoder_layers": 4,
+    "decoder_layers": 4,
+    "d_model": 512,
+    "encoder_attention_heads": 8,
+    "decoder_attention_heads": 8,
+    "encoder_ffn_dim": 2048,
+    "decoder_ffn_dim": 2048,
+}
+GEMMA = {
+    "num_hidden_layers": 6,
+    "hidden_size": 1152,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+    "sliding_window": 512,
+    "intermediate_size": 6912,
+    "vocab_size": 32000,
+}
+MIXTRAL = {
+    "num_hidden_layers": 4,
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "num_local_experts": 8,
+    "intermediate_size": 1408,
+}
 MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, tuple[int, ...]]]] = {
-    "whisper": ("WhisperForConditionalGeneration", "WhisperConfig", WHISPER,
-                {"input_features": (8, 80, 3000), "decoder_input_ids": (8, 200)}),
-    "bloom": ("BloomForCausalLM", "BloomConfig",
-              {"vocab_size": 32000, "n_layer": 4, "hidden_size": 1024, "n_head": 16}, {"input_ids": (4, 1024)}),
-    "segformer": ("SegformerForImageClassification", "SegformerConfig", {}, {"pixel_values": (8, 3, 512, 512)}),
+    "whisper": (
+        "WhisperForConditionalGeneration",
+        "WhisperConfig",
+        WHISPER,
+        {"input_features": (8, 80, 3000), "decoder_input_ids": (8, 200)},
+    ),
+    "bloom": (
+        "BloomForCausalLM",
+        "BloomConfig",
+        {"vocab_size": 32000, "n_layer": 4, "hidden_size": 1024, "n_head": 16},
+        {"input_ids": (4, 1024)},
+    ),
+    "segformer": (
+        "SegformerForImageClassification",
+        "SegformerConfig",
+        {},
+        {"pixel_values": (8, 3, 512, 512)},
+    ),
     "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", GEMMA, {"input_ids": (2, 4096)}),
     "swin": ("SwinForImageClassification", "SwinConfig", {}, {"pixel_values": (32, 3, 224, 224)}),
     "mixtral": ("MixtralForCausalLM", "MixtralConfig", MIXTRAL, {"input_ids": (2, 2048)}),
-    "modernbert": ("ModernBertForMaskedLM", "ModernBertConfig",
-                   {"num_hidden_layers": 6, "vocab_size": 32000, **TOKENS}, {"input_ids": (8, 1024)}),
-}  # fmt: skip
+    "modernbert": (
+        "ModernBertForMaskedLM",
+        "ModernBertConfig",
+        {"num_hidden_layers": 6, "vocab_size": 32000, **TOKENS},
+        {"input_ids": (8, 1024)},
+    ),
+}
 """Name -> the class, its configuration and what differs from its defaults, and the shapes of what it is given."""
 
 
@@ -58,7 +96,7 @@ def traffic(name: str, passes: str, gpu: str) -> TrafficMode:
     config = getattr(transformers, configuration)(**keys)
     with torch.device("meta"):
         model = getattr(transformers, kind)._from_config(config, dtype=DTYPE)
-        given = {
+        inputs = {
             key: torch.zeros(shape, dtype=torch.long if "ids" in key else DTYPE)
             for key, shape in shapes.items()
         }
@@ -66,9 +104,9 @@ def traffic(name: str, passes: str, gpu: str) -> TrafficMode:
         with TrafficMode(gpu, cudnn=CUDNN) as mode:
             if passes == "fwd":
                 with torch.no_grad():
-                    model(**given)
+                    model(**inputs)
             else:
-                model(**given).logits.float().mean().backward()
+                model(**inputs).logits.float().mean().backward()
     return mode
 
 

@@ -35,9 +35,31 @@ GPU = "h200"
 KEPT = 4
 BLOCK_M, BLOCK_N, NUM_WARPS, NUM_STAGES = (32, 64, 128, 256), (32, 64, 128), (4, 8), (2, 3)
 WARM_MS, TIMED_MS = 5, 40
-COLUMNS = ("kernel", "batch", "heads", "kv_heads", "seq", "head_dim", "causal", "dtype", "block_m", "block_n", "warps",
-           "stages", "ms", "compile_s", "registers", "spilled_words", "smem_bytes", "kept", "predicted_ms", "pruned_s",
-           "all_s", "pruned_ms", "error")  # fmt: skip
+COLUMNS = (
+    "kernel",
+    "batch",
+    "heads",
+    "kv_heads",
+    "seq",
+    "head_dim",
+    "causal",
+    "dtype",
+    "block_m",
+    "block_n",
+    "warps",
+    "stages",
+    "ms",
+    "compile_s",
+    "registers",
+    "spilled_words",
+    "smem_bytes",
+    "kept",
+    "predicted_ms",
+    "pruned_s",
+    "all_s",
+    "pruned_ms",
+    "error",
+)
 
 
 @dataclass(frozen=True)
@@ -55,8 +77,14 @@ class Case:
     @property
     def problem(self) -> AttentionProblem:
         mask = "causal" if self.causal else "none"
-        return AttentionProblem(heads=self.heads, kv_heads=self.kv_heads, seq_q=self.seq, head_dim=self.head_dim,
-                                mask=mask, dtype=self.dtype)  # fmt: skip
+        return AttentionProblem(
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            seq_q=self.seq,
+            head_dim=self.head_dim,
+            mask=mask,
+            dtype=self.dtype,
+        )
 
     @property
     def names(self) -> tuple[str, str]:
@@ -82,7 +110,7 @@ def space() -> Iterator[Config]:
 def kept(case: Case) -> list[tuple[Config, float]]:
     """What the model keeps of the configurations, with its milliseconds, best first."""
     ranked = rank(case.problem, case.model().profile, space())
-    return [(each.config, each.time_s * 1e3) for each in ranked[:KEPT]]
+    return [(ranked_config.config, ranked_config.time_s * 1e3) for ranked_config in ranked[:KEPT]]
 
 
 class Bench:
@@ -108,12 +136,33 @@ class Bench:
         self.lse = torch.empty(self.q.shape[:3], device="cuda", dtype=torch.float32)
 
     def arguments(self) -> dict[str, Any]:
-        c, scale = self.case, self.case.head_dim**-0.5
+        c = self.case
+        scale = self.case.head_dim**-0.5
         if c.kernel == "tutorial":
-            return {"sm_scale": scale, "M": self.lse, "Z": 1, "H": c.heads, "Q": self.q, "K": self.k, "V": self.v,
-                    "Out": self.out, "N_CTX": c.seq, "HEAD_DIM": c.head_dim, "STAGE": 3 if c.causal else 1}  # fmt: skip
-        return {"q_ptr": self.q, "k_ptr": self.k, "v_ptr": self.v, "o_ptr": self.out, "scale": scale, "seq": c.seq,
-                "GROUP": c.heads // c.kv_heads, "WIDTH": c.head_dim, "CAUSAL": c.causal}  # fmt: skip
+            return {
+                "sm_scale": scale,
+                "M": self.lse,
+                "Z": 1,
+                "H": c.heads,
+                "Q": self.q,
+                "K": self.k,
+                "V": self.v,
+                "Out": self.out,
+                "N_CTX": c.seq,
+                "HEAD_DIM": c.head_dim,
+                "STAGE": 3 if c.causal else 1,
+            }
+        return {
+            "q_ptr": self.q,
+            "k_ptr": self.k,
+            "v_ptr": self.v,
+            "o_ptr": self.out,
+            "scale": scale,
+            "seq": c.seq,
+            "GROUP": c.heads // c.kv_heads,
+            "WIDTH": c.head_dim,
+            "CAUSAL": c.causal,
+        }
 
     def grid(self, meta: dict[str, Any]) -> tuple[int, int, int]:
         c = self.case
@@ -140,18 +189,23 @@ def compiled(task: tuple[int, Config, str]) -> dict[str, Any]:
     os.environ["TRITON_CACHE_DIR"] = cache
     bench = Bench(CASES[number], tensors=False)
     begin = time.perf_counter()
-    found: dict[str, Any] = {"config": config, "case": number}
+    row: dict[str, Any] = {"config": config, "case": number}
     try:
-        one = bench.function.warmup(**bench.arguments(), **bench.meta(config), grid=(1,), num_warps=config.num_warps,
-                                    num_stages=config.num_stages)  # fmt: skip
-        found["compile_s"] = time.perf_counter() - begin
-        found["smem_bytes"] = one.metadata.shared
-        one._init_handles()
-        found |= {"registers": one.n_regs, "spilled_words": one.n_spills}
+        compiled_kernel = bench.function.warmup(
+            **bench.arguments(),
+            **bench.meta(config),
+            grid=(1,),
+            num_warps=config.num_warps,
+            num_stages=config.num_stages,
+        )
+        row["compile_s"] = time.perf_counter() - begin
+        row["smem_bytes"] = compiled_kernel.metadata.shared
+        compiled_kernel._init_handles()
+        row |= {"registers": compiled_kernel.n_regs, "spilled_words": compiled_kernel.n_spills}
     except Exception as error:  # a configuration that does not compile or fit is a row as well
-        found.setdefault("compile_s", time.perf_counter() - begin)
-        found["error"] = type(error).__name__
-    return found
+        row.setdefault("compile_s", time.perf_counter() - begin)
+        row["error"] = type(error).__name__
+    return row
 
 
 def tuned(
@@ -207,16 +261,30 @@ def run_case(
     for config in configs:
         report = reports.get(config, {})
         yield {
-            "kernel": case.kernel, "batch": 1, "heads": case.heads, "kv_heads": case.kv_heads, "seq": case.seq,
-            "head_dim": case.head_dim, "causal": int(case.causal), "dtype": case.dtype, "block_m": config.block_m,
-            "block_n": config.block_n, "warps": config.num_warps, "stages": config.num_stages,
+            "kernel": case.kernel,
+            "batch": 1,
+            "heads": case.heads,
+            "kv_heads": case.kv_heads,
+            "seq": case.seq,
+            "head_dim": case.head_dim,
+            "causal": int(case.causal),
+            "dtype": case.dtype,
+            "block_m": config.block_m,
+            "block_n": config.block_n,
+            "warps": config.num_warps,
+            "stages": config.num_stages,
             "ms": f"{ms[config]:.5f}" if ms.get(config, float("inf")) < float("inf") else "",
-            "compile_s": f"{report.get('compile_s', 0):.3f}", "registers": report.get("registers", ""),
-            "spilled_words": report.get("spilled_words", ""), "smem_bytes": report.get("smem_bytes", ""),
-            "kept": int(config in chosen), "predicted_ms": f"{chosen[config]:.5f}" if config in chosen else "",
-            "pruned_s": f"{pruned_s:.3f}", "all_s": f"{all_s:.3f}",
-            "pruned_ms": f"{ms[picked]:.5f}" if config == picked else "", "error": report.get("error", ""),
-        }  # fmt: skip
+            "compile_s": f"{report.get('compile_s', 0):.3f}",
+            "registers": report.get("registers", ""),
+            "spilled_words": report.get("spilled_words", ""),
+            "smem_bytes": report.get("smem_bytes", ""),
+            "kept": int(config in chosen),
+            "predicted_ms": f"{chosen[config]:.5f}" if config in chosen else "",
+            "pruned_s": f"{pruned_s:.3f}",
+            "all_s": f"{all_s:.3f}",
+            "pruned_ms": f"{ms[picked]:.5f}" if config == picked else "",
+            "error": report.get("error", ""),
+        }
 
 
 def _config(config: Any, case: Case) -> Config:
@@ -241,13 +309,19 @@ def measure(out: Path, jobs: int) -> None:
                 of_case = {r["config"]: r for r in reports if r["case"] == number}
                 writer.writerows(run_case(number, of_case, cache))
                 file.flush()
-    write_provenance(out, {
-        "gpu": torch.cuda.get_device_name(), "pytorch": torch.__version__, "triton": triton.__version__,
-        "python": platform.python_version(), "date": str(datetime.now(UTC).date()),
-        "command": "python experiments/triton_autotune.py",
-        "timing": f"triton.testing.do_bench, median after {WARM_MS} ms, of {TIMED_MS} ms; it clears the L2",
-        "compiling": f"all configurations: seconds added up, {jobs} processes at once; pruned: as autotune does it",
-    })  # fmt: skip
+    write_provenance(
+        out,
+        {
+            "gpu": torch.cuda.get_device_name(),
+            "pytorch": torch.__version__,
+            "triton": triton.__version__,
+            "python": platform.python_version(),
+            "date": str(datetime.now(UTC).date()),
+            "command": "python experiments/triton_autotune.py",
+            "timing": f"triton.testing.do_bench, median after {WARM_MS} ms, of {TIMED_MS} ms; it clears the L2",
+            "compiling": f"all configurations: seconds added up, {jobs} processes at once; pruned: as autotune does it",
+        },
+    )
 
 
 def main() -> None:

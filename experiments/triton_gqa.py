@@ -9,8 +9,19 @@ import triton.language as tl
 
 
 @triton.jit
-def grouped_forward(q_ptr, k_ptr, v_ptr, o_ptr, scale, seq, GROUP: tl.constexpr, WIDTH: tl.constexpr,
-                    CAUSAL: tl.constexpr, TILE_Q: tl.constexpr, TILE_K: tl.constexpr):  # fmt: skip
+def grouped_forward(
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    o_ptr,
+    scale,
+    seq,
+    GROUP: tl.constexpr,
+    WIDTH: tl.constexpr,
+    CAUSAL: tl.constexpr,
+    TILE_Q: tl.constexpr,
+    TILE_K: tl.constexpr,
+):
     """q, o: [heads, seq, WIDTH]; k, v: [heads / GROUP, seq, WIDTH]; seq a multiple of the tiles."""
     head = tl.program_id(0)
     blocks = tl.num_programs(1)
@@ -23,7 +34,7 @@ def grouped_forward(q_ptr, k_ptr, v_ptr, o_ptr, scale, seq, GROUP: tl.constexpr,
     q = tl.load(q_ptr + base_q + rows[:, None] * WIDTH + width[None, :])
     acc = tl.zeros([TILE_Q, WIDTH], dtype=tl.float32)
     total = tl.zeros([TILE_Q], dtype=tl.float32)
-    most = tl.full([TILE_Q], -float("inf"), dtype=tl.float32)
+    row_max = tl.full([TILE_Q], -float("inf"), dtype=tl.float32)
     end = (block + 1) * TILE_Q if CAUSAL else seq
     for start in range(0, end, TILE_K):
         at = base_k + (start + keys[:, None]) * WIDTH + width[None, :]
@@ -31,12 +42,12 @@ def grouped_forward(q_ptr, k_ptr, v_ptr, o_ptr, scale, seq, GROUP: tl.constexpr,
         scores = tl.dot(q, tl.trans(k)) * (scale * 1.44269504)
         if CAUSAL:
             scores = tl.where(rows[:, None] >= start + keys[None, :], scores, -1.0e6)
-        higher = tl.maximum(most, tl.max(scores, 1))
+        higher = tl.maximum(row_max, tl.max(scores, 1))
         p = tl.math.exp2(scores - higher[:, None])
-        shrink = tl.math.exp2(most - higher)
+        shrink = tl.math.exp2(row_max - higher)
         total = total * shrink + tl.sum(p, 1)
         v = tl.load(v_ptr + at)
         acc = tl.dot(p.to(v.dtype), v, acc * shrink[:, None])
-        most = higher
+        row_max = higher
     out = acc / total[:, None]
     tl.store(o_ptr + base_q + rows[:, None] * WIDTH + width[None, :], out.to(o_ptr.type.element_ty))

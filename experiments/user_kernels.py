@@ -54,9 +54,12 @@ NCU = (
     "base",
 )
 METRICS = {
-    "hbm_read": "dram__bytes_read.sum", "hbm_write": "dram__bytes_write.sum",
-    "l2_read": "l1tex__m_xbar2l1tex_read_bytes.sum", "l2_write": "l1tex__m_l1tex2xbar_write_bytes.sum",
-    "seconds": "gpu__time_duration.sum", "registers": "launch__registers_per_thread",
+    "hbm_read": "dram__bytes_read.sum",
+    "hbm_write": "dram__bytes_write.sum",
+    "l2_read": "l1tex__m_xbar2l1tex_read_bytes.sum",
+    "l2_write": "l1tex__m_l1tex2xbar_write_bytes.sum",
+    "seconds": "gpu__time_duration.sum",
+    "registers": "launch__registers_per_thread",
     "shared_memory_bytes": "launch__shared_mem_per_block",
     "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
     "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
@@ -66,14 +69,41 @@ METRICS = {
     "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
     "global_load_sectors_hit_l1": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld_lookup_hit.sum",
     "global_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
-    "instructions": "smsp__inst_executed.sum", "xu_instructions": "smsp__inst_executed_pipe_xu.sum",
-    "cycles": "sm__cycles_elapsed.max", "sm_hz": "sm__cycles_elapsed.avg.per_second",
-}  # fmt: skip
+    "instructions": "smsp__inst_executed.sum",
+    "xu_instructions": "smsp__inst_executed_pipe_xu.sum",
+    "cycles": "sm__cycles_elapsed.max",
+    "sm_hz": "sm__cycles_elapsed.avg.per_second",
+}
 ATTENTION = re.compile(r"fmha_cutlass[FB]|flash_(fwd|bwd)\w*kernel")
-LOOPS = ("cc", "kernel", "registers", "frame", "shared", "instructions", "loop", "turn", "products", "flops", "ex2",
-         "other_special", "fp32", "integer", "conversions", "barriers", "local_load_bytes", "local_store_bytes",
-         "shared_loads", "shared_stores", "global_synchronous", "global_asynchronous", "groups_ahead", "cycles_ahead",
-         "local_stores_beside", "local_loads_beside", "not_read")  # fmt: skip
+LOOPS = (
+    "cc",
+    "kernel",
+    "registers",
+    "frame",
+    "shared",
+    "instructions",
+    "loop",
+    "turn",
+    "products",
+    "flops",
+    "ex2",
+    "other_special",
+    "fp32",
+    "integer",
+    "conversions",
+    "barriers",
+    "local_load_bytes",
+    "local_store_bytes",
+    "shared_loads",
+    "shared_stores",
+    "global_synchronous",
+    "global_asynchronous",
+    "groups_ahead",
+    "cycles_ahead",
+    "local_stores_beside",
+    "local_loads_beside",
+    "not_read",
+)
 REPEATS = 7
 
 
@@ -141,7 +171,7 @@ class Launcher:
                 values.append(np.float32(value) if isinstance(value, float) else np.int32(value))
         self.kept = arguments
 
-        def launch(kept: Any = arguments) -> None:
+        def launch(bound: Any = arguments) -> None:
             stream = cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream)
             function(tuple(case["grid"]), tuple(case["block"]), tuple(values), stream=stream)
 
@@ -199,7 +229,7 @@ def launch_all(path: Path, names: Sequence[str], timed: bool) -> None:
             torch.cuda.synchronize()
             torch.cuda.nvtx.range_pop()
             continue
-        found = []
+        times = []
         for _ in range(REPEATS):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
@@ -207,51 +237,63 @@ def launch_all(path: Path, names: Sequence[str], timed: bool) -> None:
                 launch()
             end.record()
             torch.cuda.synchronize()
-            found.append(begin.elapsed_time(end) / REPEATS)
-        print(f"TIME {case['name']} {statistics.median(found):.6f}", flush=True)
+            times.append(begin.elapsed_time(end) / REPEATS)
+        print(f"TIME {case['name']} {statistics.median(times):.6f}", flush=True)
 
 
 def count_launches(path: Path, until: float) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows of all cases, and the names of those that took too long or failed."""
     rows, missing = [], []
-    own = [sys.executable, str(Path(__file__).resolve()), "--cases", str(path)]
+    script_words = [sys.executable, str(Path(__file__).resolve()), "--cases", str(path)]
     launches = cases(path)
     every = [case["name"] for case in launches]
-    times = dict(_times(own, every, until))
+    times = dict(_times(script_words, every, until))
     for file in dict.fromkeys(case["file"] for case in launches):
         names = [case["name"] for case in launches if case["file"] == file]
-        left = until - time.monotonic()
-        if left < 5:
+        seconds_left = until - time.monotonic()
+        if seconds_left < 5:
             missing += names
             continue
-        command = [str(find_ncu()), *NCU, "--nvtx", "--nvtx-include", f"{RANGE}/", "--metrics",
-                   ",".join(METRICS.values()), *own, "--launch", *names]  # fmt: skip
+        command = [
+            str(find_ncu()),
+            *NCU,
+            "--nvtx",
+            "--nvtx-include",
+            f"{RANGE}/",
+            "--metrics",
+            ",".join(METRICS.values()),
+            *script_words,
+            "--launch",
+            *names,
+        ]
         try:
             done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=left
+                command, capture_output=True, text=True, check=False, timeout=seconds_left
             )
             failed = re.findall(r"^FAILED (.*)$", done.stdout, re.M)
             if failed:
                 print(*failed, sep="\n", file=sys.stderr, flush=True)
-            found = list(_rows(done.stdout, times, launches))
+            counted_rows = list(_rows(done.stdout, times, launches))
         except (subprocess.TimeoutExpired, InputError, ValueError) as error:
             missing += [f"{name} ({' '.join(str(error).split())[-160:]})" for name in names]
             continue
-        rows += found
-        missing += [name for name in names if name not in {row["case"] for row in found}]
+        rows += counted_rows
+        missing += [name for name in names if name not in {row["case"] for row in counted_rows}]
     return rows, missing
 
 
-def _times(own: Sequence[str], names: Sequence[str], until: float) -> Iterator[tuple[str, float]]:
+def _times(
+    command: Sequence[str], names: Sequence[str], until: float
+) -> Iterator[tuple[str, float]]:
     """Milliseconds of each case without the profiler."""
-    left = max(5.0, until - time.monotonic())
+    seconds_left = max(5.0, until - time.monotonic())
     try:
         done = subprocess.run(
-            [*own, "--launch", *names, "--timed"],
+            [*command, "--launch", *names, "--timed"],
             capture_output=True,
             text=True,
             check=False,
-            timeout=left,
+            timeout=seconds_left,
         )
     except subprocess.TimeoutExpired:
         return
@@ -264,11 +306,11 @@ def _times(own: Sequence[str], names: Sequence[str], until: float) -> Iterator[t
 
 
 def _rows(
-    said: str, times: Mapping[str, float], launches: Sequence[Mapping[str, Any]]
+    printed: str, times: Mapping[str, float], launches: Sequence[Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
     """A row of each launch that was counted, in the order in which they were launched."""
-    launched = re.findall(r"^COUNTED (\S+)$", said, re.M)
-    names, units, rows = raw_page(said, ("Kernel Name",))
+    launched = re.findall(r"^COUNTED (\S+)$", printed, re.M)
+    names, units, rows = raw_page(printed, ("Kernel Name",))
     grids = {case["name"]: "x".join(map(str, case["grid"])) for case in launches}
     rows = [row for row in rows if len(row) == len(names)]
     for name, values in zip(launched, rows, strict=True):
@@ -298,32 +340,49 @@ def loop_row(
     runs = runs_of_trips(flow, {start: 1000.0} if start is not None else {})
     inside = set(flow.numbers(keys)) if keys else set()
     turn = turn_of(flow, keys, runs) if keys else []
-    made: Counts = count(turn, function.cc)
-    beside = count([one for n, one in enumerate(flow.instructions) if n not in inside], function.cc)
-    special = dict(made.special)
+    counts: Counts = count(turn, function.cc)
+    beside = count(
+        [instruction for n, instruction in enumerate(flow.instructions) if n not in inside],
+        function.cc,
+    )
+    special = dict(counts.special)
     tables = {
-        "products": made.products,
-        "shared_loads": made.shared_loads,
-        "shared_stores": made.shared_stores,
+        "products": counts.products,
+        "shared_loads": counts.shared_loads,
+        "shared_stores": counts.shared_stores,
     }
     text = {
         name: " ".join(f"{k}:{v:g}" for k, v in counted.items()) for name, counted in tables.items()
     }
     return {
-        "cc": function.cc, "kernel": function.name, "registers": function.registers, "frame": function.frame_bytes,
-        "shared": function.shared_memory_bytes, "instructions": len(flow.instructions),
-        "loop": "" if start is None else f"0x{start:x}", "turn": made.instructions, "products": text["products"],
-        "flops": made.flops, "ex2": special.pop("EX2", 0), "other_special": sum(special.values()), "fp32": made.fp32,
-        "integer": made.integer, "conversions": made.conversions, "barriers": made.barriers,
-        "local_load_bytes": made.local_load_bytes, "local_store_bytes": made.local_store_bytes,
-        "shared_loads": text["shared_loads"], "shared_stores": text["shared_stores"],
-        "global_synchronous": made.global_loads.get("synchronous", 0),
-        "global_asynchronous": made.global_loads.get("asynchronous", 0),
-        "groups_ahead": "" if made.groups_ahead is None else made.groups_ahead,
-        "cycles_ahead": "" if made.ahead is None else round(made.ahead),
-        "local_stores_beside": beside.local_store_bytes, "local_loads_beside": beside.local_load_bytes,
+        "cc": function.cc,
+        "kernel": function.name,
+        "registers": function.registers,
+        "frame": function.frame_bytes,
+        "shared": function.shared_memory_bytes,
+        "instructions": len(flow.instructions),
+        "loop": "" if start is None else f"0x{start:x}",
+        "turn": counts.instructions,
+        "products": text["products"],
+        "flops": counts.flops,
+        "ex2": special.pop("EX2", 0),
+        "other_special": sum(special.values()),
+        "fp32": counts.fp32,
+        "integer": counts.integer,
+        "conversions": counts.conversions,
+        "barriers": counts.barriers,
+        "local_load_bytes": counts.local_load_bytes,
+        "local_store_bytes": counts.local_store_bytes,
+        "shared_loads": text["shared_loads"],
+        "shared_stores": text["shared_stores"],
+        "global_synchronous": counts.global_loads.get("synchronous", 0),
+        "global_asynchronous": counts.global_loads.get("asynchronous", 0),
+        "groups_ahead": "" if counts.groups_ahead is None else counts.groups_ahead,
+        "cycles_ahead": "" if counts.ahead is None else round(counts.ahead),
+        "local_stores_beside": beside.local_store_bytes,
+        "local_loads_beside": beside.local_load_bytes,
         "not_read": "; ".join(flow.unread),
-    }  # fmt: skip
+    }
 
 
 def file_rows(cubin: str) -> list[dict[str, Any]]:
@@ -352,7 +411,8 @@ def library_loops(
             )
         library = Path(spec.origin).parent / "lib" / "libtorch_cuda.so"
     find_tool("nvdisasm")
-    left, rows = [], list[dict[str, Any]]()
+    refused = []
+    rows = list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with ThreadPoolExecutor(len(cc)) as threads:
@@ -375,13 +435,13 @@ def library_loops(
                     try:
                         rows += done.result()
                     except (InputError, ValueError, IndexError, KeyError) as error:
-                        left.append(f"{name} ({error})")
+                        refused.append(f"{name} ({error})")
             except TimeoutError:
-                left += waiting.values()
+                refused += waiting.values()
                 for process in pool._processes.values():  # no other way ends what is under way
                     process.kill()
     _write(out, LOOPS, sorted(rows, key=lambda row: (row["cc"], row["kernel"])))
-    return left
+    return refused
 
 
 def _write(out: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
@@ -403,14 +463,18 @@ def provenance(out: Path, command: str) -> None:
         except OSError:
             return ""
 
-    asked = "--query-gpu=name,driver_version,clocks.max.sm,power.limit"
+    query = "--query-gpu=name,driver_version,clocks.max.sm,power.limit"
     facts = {
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
-        "nvidia_smi": said("nvidia-smi", asked, "--format=csv,noheader"), "cuda": str(torch.version.cuda),
-        "pytorch": torch.__version__, "profiler": said("ncu", "--version").splitlines()[-1:] or "",
-        "profiler_options": " ".join(NCU), "metrics": " ".join(METRICS.values()),
-        "date": datetime.date.today().isoformat(), "command": command,
-    }  # fmt: skip
+        "nvidia_smi": said("nvidia-smi", query, "--format=csv,noheader"),
+        "cuda": str(torch.version.cuda),
+        "pytorch": torch.__version__,
+        "profiler": said("ncu", "--version").splitlines()[-1:] or "",
+        "profiler_options": " ".join(NCU),
+        "metrics": " ".join(METRICS.values()),
+        "date": datetime.date.today().isoformat(),
+        "command": command,
+    }
     try:
         import triton
 
@@ -437,23 +501,25 @@ def main() -> None:
     parser.add_argument("--cases", type=Path, default=CASES, help="the table of launches")
     parser.add_argument("--launch", nargs="*", help="launches these cases and ends")
     parser.add_argument("--timed", action="store_true")
-    asked = parser.parse_args()
-    if asked.launch is not None:
-        launch_all(asked.cases.resolve(), asked.launch, asked.timed)
+    options = parser.parse_args()
+    if options.launch is not None:
+        launch_all(options.cases.resolve(), options.launch, options.timed)
         return
     begin, command = (
         time.monotonic(),
         "python experiments/user_kernels.py " + " ".join(sys.argv[1:]),
     )
-    share = 0.55 if asked.loops and asked.out else 1.0
+    share = 0.55 if options.loops and options.out else 1.0
     missing: list[str] = []
-    if asked.out:
-        rows, missing = count_launches(asked.cases.resolve(), begin + share * asked.seconds)
-        _write(asked.out, ("case", "kernel", "grid", "event_ms", *METRICS), rows)
-        provenance(asked.out, command)
-    if asked.loops:
-        missing += library_loops(asked.loops, asked.cc, begin + asked.seconds, asked.library)
-        provenance(asked.loops, command)
+    if options.out:
+        rows, missing = count_launches(options.cases.resolve(), begin + share * options.seconds)
+        _write(options.out, ("case", "kernel", "grid", "event_ms", *METRICS), rows)
+        provenance(options.out, command)
+    if options.loops:
+        missing += library_loops(
+            options.loops, options.cc, begin + options.seconds, options.library
+        )
+        provenance(options.loops, command)
     print(f"missing: {', '.join(missing) or 'nothing'}; {time.monotonic() - begin:.0f} s")
 
 

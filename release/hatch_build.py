@@ -37,9 +37,9 @@ def load_build(root: str) -> ModuleType:
     )
     assert spec is not None
     assert spec.loader is not None
-    made = module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
+    build_module = module_from_spec(spec)
+    spec.loader.exec_module(build_module)
+    return build_module
 
 
 class EngineBuildHook(BuildHookInterface):
@@ -63,9 +63,9 @@ class EngineBuildHook(BuildHookInterface):
         platform = self._target()
         if platform:
             self.scratch = TemporaryDirectory()
-            made = Path(self.scratch.name, build.ENGINE.name)
-            build.compile_engine(made, machine=TARGETS[platform])
-            build_data["force_include"][str(made)] = engine
+            engine_file = Path(self.scratch.name, build.ENGINE.name)
+            build.compile_engine(engine_file, machine=TARGETS[platform])
+            build_data["force_include"][str(engine_file)] = engine
         else:
             try:
                 build.compile_engine()

@@ -33,9 +33,12 @@ FUNCTIONS = frozenset(
 )
 ELF, MACH_O, PE = "ELF", "Mach-O", "PE"
 MACHINES = {
-    (ELF, 62): "x86_64", (ELF, 183): "aarch64", (MACH_O, 0x1000007): "x86_64", (MACH_O, 0x100000C): "arm64",
+    (ELF, 62): "x86_64",
+    (ELF, 183): "aarch64",
+    (MACH_O, 0x1000007): "x86_64",
+    (MACH_O, 0x100000C): "arm64",
     (PE, 0x8664): "amd64",
-}  # fmt: skip
+}
 PLATFORMS = {
     "manylinux": (ELF, r"lib(c|m)\.so\.6"),
     "musllinux": (ELF, r"libc\.so"),
@@ -83,7 +86,9 @@ def _elf(data: bytes) -> Library:
         struct.unpack_from("<H", data, 60),
     )
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, sections_at + 64 * n) for n in range(count)]
-    exports, needs, versions = set(), set(), [(0, 0)]
+    exports = set()
+    needs = set()
+    versions = [(0, 0)]
     for _, kind, _, _, at, size, link, *_ in headers:
         names = headers[link][4]
         if kind == 11:
@@ -158,24 +163,24 @@ def misfits(platform: str, library: Library) -> list[str]:
     """Why a library cannot be in a wheel for `platform`, a tag without its Python; empty where it can."""
     word, *version = re.findall(r"^[a-z]+|(?<=_)\d+(?=_)", platform)
     form, system = PLATFORMS[word]
-    found = []
+    faults = []
     if library.format != form:
-        found.append(f"it is {library.format}, not {form}")
+        faults.append(f"it is {library.format}, not {form}")
     if not platform.endswith(f"_{library.machine}"):
-        found.append(f"it is for {library.machine}")
+        faults.append(f"it is for {library.machine}")
     oldest = tuple(map(int, version[:2]))
     newest = library.system or (0, 0)
     if word != "win" and newest > (oldest if word != "musllinux" else (0, 0)):
-        found.append(f"it needs version {newest[0]}.{newest[1]} of the system")
-    found += [
+        faults.append(f"it needs version {newest[0]}.{newest[1]} of the system")
+    faults += [
         f"it needs {name}" for name in sorted(library.needs) if not re.fullmatch(system, name)
     ]
     if not library.needs:
-        found.append("it needs no library, so it has a C library of its own")
-    found += [f"it does not export {name}" for name in sorted(FUNCTIONS - library.exports)]
+        faults.append("it needs no library, so it has a C library of its own")
+    faults += [f"it does not export {name}" for name in sorted(FUNCTIONS - library.exports)]
     if platform.endswith("_arm64") and not library.signed:
-        found.append("it has no code signature")
-    return found
+        faults.append("it has no code signature")
+    return faults
 
 
 def check(wheel: Path) -> Library:
@@ -188,8 +193,8 @@ def check(wheel: Path) -> Library:
     if load_build(str(ROOT)).mark() not in data:
         raise ValueError(f"{wheel.name}: its engine is of other sources")
     library = read(data)
-    if found := misfits(platform, library):
-        raise ValueError(f"{wheel.name}: the engine does not fit: {'; '.join(found)}")
+    if faults := misfits(platform, library):
+        raise ValueError(f"{wheel.name}: the engine does not fit: {'; '.join(faults)}")
     return library
 
 

@@ -12,7 +12,8 @@
 
 A change is one edit of one line: a comparison, an operator, a constant, a condition, a branch. Left out, since no test
 is to hold them: messages of errors, assertions, sentences (f-strings and functions that make texts), types, docstrings,
-the sizes of caches and what APART names. Each change runs in a copy of the tree against the quick tests that execute
+the sizes of caches, what gives memory back
+and what APART names. Each change runs in a copy of the tree against the quick tests that execute
 its line (tests/support/measured.py makes the map), the cheapest first, until one is red, which must be green without
 the change; then against the other tests of their files. After --seconds of tests a change counts as not noticed. For
 the engine, whose lines are C and compiled anew, and for the data of kernels, NAMED has the tests. A seed draws the same
@@ -64,13 +65,15 @@ def recorded(done: Verdicts, file: Path, notes: Notes) -> Verdicts:
         table = csv.writer(stream)
         if not begun:
             table.writerow(COLUMNS)
-        for one, noticed in done:
+        for change, noticed in done:
             verdict = VERDICTS[noticed]
-            if noticed is False and one.key in notes.equal:
+            if noticed is False and change.key in notes.equal:
                 verdict = "equal"
-            table.writerow((verdict, one.area, one.file, one.line, one.before, one.after))
+            table.writerow(
+                (verdict, change.area, change.file, change.line, change.before, change.after)
+            )
             stream.flush()
-            yield one, noticed
+            yield change, noticed
 
 
 def options(words: list[str] | None) -> argparse.Namespace:
@@ -108,20 +111,20 @@ def report(done: Verdicts, notes: Notes) -> float:
     """Prints what is not caught as it comes, and the score; returns the share that is caught."""
     caught, missed, equal = 0, [], 0
     by_area: dict[str, list[int]] = {}
-    for one, noticed in done:
+    for change, noticed in done:
         if noticed is None:
             continue
-        if not noticed and one.key in notes.equal:
+        if not noticed and change.key in notes.equal:
             equal += 1
-            print(f"equal: {one}\n    {notes.equal[one.key]}", flush=True)
+            print(f"equal: {change}\n    {notes.equal[change.key]}", flush=True)
             continue
         caught += noticed
-        by_area.setdefault(one.area, []).append(int(noticed))
+        by_area.setdefault(change.area, []).append(int(noticed))
         if not noticed:
-            missed.append(one)
-            print(f"not caught: {one.area} {one}", flush=True)
-    for name, each in by_area.items():
-        print(f"{name}: {sum(each)} of {len(each)}")
+            missed.append(change)
+            print(f"not caught: {change.area} {change}", flush=True)
+    for name, results in by_area.items():
+        print(f"{name}: {sum(results)} of {len(results)}")
     share = caught / max(1, caught + len(missed))
     print(
         f"caught: {caught} of {caught + len(missed)} ({share:.1%}); {equal} more are equal to what they change"
@@ -188,17 +191,18 @@ def measure_all(jobs: int, wanted: Sequence[str]) -> int:
 
 
 def main(words: list[str] | None = None) -> int:
-    asked = options(words)
-    if asked.held is not None:
-        return run_held(asked.held)
-    if asked.map is not None:
-        return measure_all(asked.jobs, asked.map)
-    areas, notes = asked.area or list(AREAS), Notes.read()
-    count = None if asked.all else asked.count
-    chosen = drawn(areas, count, asked.seed, notes, new=asked.new)
-    if asked.file:
-        chosen = [c for c in chosen if c.file.endswith(tuple(asked.file))]
-    if asked.list:
+    options_given = options(words)
+    if options_given.held is not None:
+        return run_held(options_given.held)
+    if options_given.map is not None:
+        return measure_all(options_given.jobs, options_given.map)
+    areas = options_given.area or list(AREAS)
+    notes = Notes.read()
+    count = None if options_given.all else options_given.count
+    chosen = drawn(areas, count, options_given.seed, notes, new=options_given.new)
+    if options_given.file:
+        chosen = [c for c in chosen if c.file.endswith(tuple(options_given.file))]
+    if options_given.list:
         print("\n".join(map(str, chosen)))
         print(f"{len(chosen)} changes")
         return 0
@@ -207,16 +211,16 @@ def main(words: list[str] | None = None) -> int:
     seen = executed.Executed()
     if seen.missing:
         print(f"the map lacks {len(seen.missing)} files of tests, whose tests are not asked: --map")
-    before = judged(asked.out, chosen) if asked.out else []
-    chosen = [c for c in chosen if c.key not in {one.key for one, _ in before}]
+    before = judged(options_given.out, chosen) if options_given.out else []
+    chosen = [c for c in chosen if c.key not in {change.key for change, _ in before}]
     with tempfile.TemporaryDirectory(prefix="iosim-mutate-") as folder:
-        if asked.jobs > 1:
-            done = in_processes(chosen, asked.jobs, folder, seen, asked.seconds)
+        if options_given.jobs > 1:
+            done = in_processes(chosen, options_given.jobs, folder, seen, options_given.seconds)
         else:
-            runner = Runner(Path(folder), seen, asked.seconds)
+            runner = Runner(Path(folder), seen, options_given.seconds)
             done = ((c, runner.caught(c)) for c in chosen)
-        if asked.out:
-            done = recorded(done, asked.out, notes)
+        if options_given.out:
+            done = recorded(done, options_given.out, notes)
         return int(report(chain(before, done), notes) < LEAST_CAUGHT)
 
 

@@ -32,8 +32,12 @@ the note of its row says why. A mistake is computed as its source makes it, and 
 
 def summary(titles: dict[str, str], rows: list[Row]) -> str:
     """Rows of each section by how far computed and published lie apart."""
-    lines = ["| section | rows | " + " | ".join(name for name, _ in BANDS) + " | nothing to divide | mistakes |",
-             "| --- | ---: |" + " ---: |" * (len(BANDS) + 2)]  # fmt: skip
+    lines = [
+        "| section | rows | "
+        + " | ".join(name for name, _ in BANDS)
+        + " | nothing to divide | mistakes |",
+        "| --- | ---: |" + " ---: |" * (len(BANDS) + 2),
+    ]
     for letter in dict.fromkeys(r.section for r in rows):
         mine = [r for r in rows if r.section == letter]
         counts = [
@@ -69,13 +73,13 @@ def main() -> int:
     parser.add_argument(
         "--check", action="store_true", help="write nothing, say whether the file is up to date"
     )
-    made = text(reproduce())
+    page = text(reproduce())
     if parser.parse_args().check:
-        same = PLACE.is_file() and PLACE.read_text(encoding="utf-8") == made
+        same = PLACE.is_file() and PLACE.read_text(encoding="utf-8") == page
         print(f"{PLACE.name} is {'up to date' if same else 'not what would be written'}")
         return 0 if same else 1
-    write_whole(PLACE, made)
-    print(f"{PLACE}: {len(made):,} characters")
+    write_whole(PLACE, page)
+    print(f"{PLACE}: {len(page):,} characters")
     return 0
 
 

@@ -22,11 +22,14 @@ def table(owner: type[Any]) -> str:
     """The fields of a dataclass as a Markdown table."""
     return Table.of(
         {
-            "field": f"`{field.name}`", "option": f"`{field.option}`" if field.option else "",
-            "default": default_text(field), "accepted": field.accepted, "what it says": described(field),
+            "field": f"`{field.name}`",
+            "option": f"`{field.option}`" if field.option else "",
+            "default": default_text(field),
+            "accepted": field.accepted,
+            "what it says": described(field),
         }
         for field in fields_of(owner).values()
-    ).markdown()  # fmt: skip
+    ).markdown()
 
 
 def text() -> str:

@@ -29,13 +29,15 @@ LINE = 100
 """Characters of a line of code, as pyproject.toml has it for the formatter."""
 
 
-def typed_dict(name: str, what: str, keywords: Mapping[str, About], base: str = "TypedDict") -> str:
+def typed_dict(
+    name: str, description: str, keywords: Mapping[str, About], base: str = "TypedDict"
+) -> str:
     """One TypedDict, each key with its docstring."""
     bases = f"{base}, total=False"
     head = f"class {name}({bases}):"
     if len(head) > LINE:  # as the formatter breaks it
         head = f"class {name}(\n    {bases}\n):"
-    lines = ["", head, f'    """{what}"""', ""]
+    lines = ["", head, f'    """{description}"""', ""]
     for keyword, about in keywords.items():
         words = said(keyword, about).removeprefix(f"{keyword}: ")
         lines += [f"    {keyword}: {annotation(about)}", *_docstring(words[0].upper() + words[1:])]
@@ -64,9 +66,15 @@ def shared() -> Shared:
     how = {
         name: about for name, about in KEYWORDS["predict"].items() if name in KEYWORDS["compare"]
     }
-    return {"ChosenKeywords": chosen, "ProblemKeywords": {n: a for n, a in problem.items() if n not in chosen},
-            "SettingKeywords": SETTINGS, "LayersKeywords": of_model,
-            "ConditionKeywords": {n: a for n, a in how.items() if n not in problem and n not in of_model}}  # fmt: skip
+    return {
+        "ChosenKeywords": chosen,
+        "ProblemKeywords": {n: a for n, a in problem.items() if n not in chosen},
+        "SettingKeywords": SETTINGS,
+        "LayersKeywords": of_model,
+        "ConditionKeywords": {
+            n: a for n, a in how.items() if n not in problem and n not in of_model
+        },
+    }
 
 
 def text() -> str:
@@ -87,14 +95,14 @@ def text() -> str:
         taken = [
             n for n, base in bases.items() if all(keywords.get(word) == base[word] for word in base)
         ]
-        own = {
+        own_keywords = {
             word: about
             for word, about in keywords.items()
             if not any(word in bases[name] for name in taken)
         }
         name = f"{function.title().replace('_', '')}Keywords"
         base = ", ".join(taken) or "TypedDict"
-        out.append(typed_dict(name, f"Keywords of iosim.{function}.", own, base))
+        out.append(typed_dict(name, f"Keywords of iosim.{function}.", own_keywords, base))
     return "".join(out)
 
 

@@ -49,13 +49,21 @@ class Field:
 
     @property
     def row(self) -> str:
-        cells = (f"`{self.name}`", self.meaning, f"`{self.said_in}`", _listed(self.set_in), _listed(self.read_in))  # fmt: skip
+        cells = (
+            f"`{self.name}`",
+            self.meaning,
+            f"`{self.said_in}`",
+            _listed(self.set_in),
+            _listed(self.read_in),
+        )
         return f"| {' | '.join(cells)} |"
 
 
 def _listed(files: tuple[str, ...]) -> str:
     more = len(files) - SHOWN
-    return ", ".join(f"`{file}`" for file in files[:SHOWN]) + (f" and {more} more" if more > 0 else "")  # fmt: skip
+    return ", ".join(f"`{file}`" for file in files[:SHOWN]) + (
+        f" and {more} more" if more > 0 else ""
+    )
 
 
 @cache
@@ -64,25 +72,27 @@ def _tree(file: str) -> ast.Module:
 
 
 def _class(file: str, name: str) -> ast.ClassDef | None:
-    return next((n for n in _tree(file).body if isinstance(n, ast.ClassDef) and n.name == name), None)  # fmt: skip
+    return next(
+        (n for n in _tree(file).body if isinstance(n, ast.ClassDef) and n.name == name), None
+    )
 
 
 def declared() -> dict[str, tuple[str, str]]:
     """Field -> (what is said of it, the file): the sentence below its name, else that of its type's class."""
     launch = _class(LAUNCH, "Launch")
     assert launch is not None
-    found = {}
+    declared_fields = {}
     for node, below in zip(launch.body, [*launch.body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                said = str(below.value.value), LAUNCH
+                doc = str(below.value.value), LAUNCH
             else:
-                said = _of_type(node.annotation)
-            found[node.target.id] = (
-                re.split(r"[.:;]\s", f"{' '.join(said[0].split())} ")[0],
-                said[1],
+                doc = _of_type(node.annotation)
+            declared_fields[node.target.id] = (
+                re.split(r"[.:;]\s", f"{' '.join(doc[0].split())} ")[0],
+                doc[1],
             )
-    return found
+    return declared_fields
 
 
 def _of_type(annotation: ast.expr) -> tuple[str, str]:
@@ -103,11 +113,12 @@ def _of_type(annotation: ast.expr) -> tuple[str, str]:
 
 
 def fields() -> list[Field]:
-    said = declared()
-    sets, reads = _places(SETTING, _sets), _places(READING, _reads)
+    docs = declared()
+    sets = _places(SETTING, _sets)
+    reads = _places(READING, _reads)
     return [
-        Field(name, *said[name], tuple(f for f, _ in sets(name)), tuple(f for f, _ in reads(name)))
-        for name in said
+        Field(name, *docs[name], tuple(f for f, _ in sets(name)), tuple(f for f, _ in reads(name)))
+        for name in docs
     ]
 
 
@@ -116,8 +127,14 @@ def _places(
 ) -> Callable[[str], list[tuple[str, int]]]:
     """The files of some rooms where `find` sees a field, with the number of places, most first."""
     names = list(declared())
-    files = sorted(p.relative_to(PACKAGE).as_posix() for room in rooms for p in (PACKAGE / room).rglob("*.py"))  # fmt: skip
-    seen = {f: Counter(n for node in ast.walk(_tree(f)) for n in find(node, names)) for f in files if f != LAUNCH}  # fmt: skip
+    files = sorted(
+        p.relative_to(PACKAGE).as_posix() for room in rooms for p in (PACKAGE / room).rglob("*.py")
+    )
+    seen = {
+        f: Counter(n for node in ast.walk(_tree(f)) for n in find(node, names))
+        for f in files
+        if f != LAUNCH
+    }
     return lambda name: sorted(
         ((f, count[name]) for f, count in seen.items() if count[name]), key=lambda x: -x[1]
     )
@@ -143,7 +160,7 @@ def _reads(node: ast.AST, names: list[str]) -> Iterator[str]:
 
 
 def page() -> str:
-    return HEAD + "".join(f"{one.row}\n" for one in fields())
+    return HEAD + "".join(f"{field.row}\n" for field in fields())
 
 
 def main() -> None:

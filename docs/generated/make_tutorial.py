@@ -41,7 +41,7 @@ def cells() -> Iterator[tuple[str, bool]]:
 def notebook(pictures: bool = True) -> dict[str, Any]:
     """The notebook, its code run; without `pictures`, figures are left to plotly's data."""
     names: dict[str, Any] = {}
-    made, count = [], 0
+    notebook_cells, count = [], 0
     for number, (source, is_code) in enumerate(cells()):
         cell: dict[str, Any] = {
             "id": f"cell-{number}",
@@ -54,10 +54,10 @@ def notebook(pictures: bool = True) -> dict[str, Any]:
             cell |= {"cell_type": "code", "execution_count": count, "outputs": outputs}
         else:
             cell |= {"cell_type": "markdown"}
-        made.append(dict(sorted(cell.items())))
+        notebook_cells.append(dict(sorted(cell.items())))
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    return {"cells": made, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
+    return {"cells": notebook_cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
 
 def run(source: str, names: dict[str, Any], count: int, pictures: bool) -> list[dict[str, Any]]:
@@ -126,9 +126,18 @@ def picture(figure: dict[str, Any]) -> str:
             encoding="utf-8",
         )
         target = Path(place) / "figure.png"
-        command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
-                   f"--user-data-dir={place}/profile", f"--window-size={WIDTH},{HEIGHT}",
-                   "--virtual-time-budget=5000", f"--screenshot={target}", page.as_uri()]  # fmt: skip
+        command = [
+            browser,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--hide-scrollbars",
+            f"--user-data-dir={place}/profile",
+            f"--window-size={WIDTH},{HEIGHT}",
+            "--virtual-time-budget=5000",
+            f"--screenshot={target}",
+            page.as_uri(),
+        ]
         subprocess.run(command, check=True, capture_output=True, timeout=120)
         return base64.b64encode(target.read_bytes()).decode()
 

@@ -122,48 +122,74 @@ def without_defaults(table: Fields, *names: str) -> dict[str, About]:
     return {name: replace(table[name], default=None, default_text="", usual=None) for name in names}
 
 
-def _add_one(group: Any, field: About, several: bool) -> None:
-    default, usual_value = field.asked, field.usual
-    text = "" if field.kind is Kind.FLAG else default_text(field)
-    # A usual value is used where nothing is typed and no other option says it; argparse's own
-    # default stays None, by which "not typed" is told apart.
-    if usual_value is not None:
-        text = field.text(usual_value)
-    unsaid = [word for word in field.words if word not in field.help]
-    help_text = field.help + (f": {', '.join(field.words)}" if unsaid else "")
-    help_text = spelled(f"{help_text} (default: {text})" if text else help_text, _option)
-    settings: dict[str, Any] = {"dest": field.name, "help": help_text.replace("%", "%%")}
-    if field.kind is Kind.FLAG and str(field.option).startswith("--no-"):
+def _add_option(group: Any, field: About, several: bool) -> None:
+    """Adds a field's option to a parser; `several`: it can be typed more than once, or with commas."""
+    settings: dict[str, Any] = {"dest": field.name, "help": _help(field).replace("%", "%%")}
+    settings |= (
+        _flag_settings(field) if field.kind is Kind.FLAG else _value_settings(field, several)
+    )
+    if field.bare is not None:
+        settings |= {"nargs": "?", "const": field.bare}
+    group.add_argument(
+        field.option, *field.spellings, default=_parser_default(field, several), **settings
+    )
+
+
+def _help(field: About) -> str:
+    """The help of a field's option: what it is, the words it takes, what it is by default."""
+    text = field.help
+    if any(word not in field.help for word in field.words):
+        text += f": {', '.join(field.words)}"
+    default = "" if field.kind is Kind.FLAG else default_text(field)
+    if field.usual is not None:
+        default = field.text(field.usual)
+    if default:
+        text += f" (default: {default})"
+    return spelled(text, _option)
+
+
+def _parser_default(field: About, several: bool) -> Any:
+    """What argparse gives where the option is not typed, in the form in which typed values come. A field's usual value
+    is not it: None tells "not typed" apart, and another option may say it."""
+    if field.kind in (Kind.NAMES, Kind.NUMBERS):
+        return list(field.asked) if field.asked else None
+    if several and field.kind not in (Kind.FLAG, Kind.SIZES):
+        return None if field.asked is None else [field.asked]
+    return field.asked
+
+
+def _flag_settings(field: About) -> dict[str, Any]:
+    """argparse's settings of a flag."""
+    if str(field.option).startswith("--no-"):
         # A flag that is on by default is typed only to turn it off: --no-x alone is listed.
-        settings |= {"action": "store_false", "help": f"without {field.help}"}
-    elif field.kind is Kind.FLAG:
-        settings["action"] = (
-            "store_true" if field.default is False else argparse.BooleanOptionalAction
-        )
-    # Lists: of names they are parted at commas here; of sizes they stay text, since "1k:64k:x2"
-    # and "1,024" are read by the field itself.
-    elif field.kind in (Kind.NAMES, Kind.NUMBERS):
-        default = list(default) if default else None
-        settings |= {"action": Given, "type": names, "metavar": field.metavar}
-    elif field.kind is Kind.SIZES:
-        settings |= {"action": Joined, "metavar": field.metavar}
-    elif several:
-        default = None if default is None else [default]
-        settings |= {
+        return {"action": "store_false", "help": f"without {field.help}"}
+    if field.default is False:
+        return {"action": "store_true"}
+    return {"action": argparse.BooleanOptionalAction}
+
+
+def _value_settings(field: About, several: bool) -> dict[str, Any]:
+    """argparse's settings of an option that takes a value."""
+    # Lists: of names they are parted at commas here; of sizes they stay text, since "1k:64k:x2" and "1,024" are read by
+    # the field itself.
+    if field.kind in (Kind.NAMES, Kind.NUMBERS):
+        return {"action": Given, "type": names, "metavar": field.metavar}
+    if field.kind is Kind.SIZES:
+        return {"action": Joined, "metavar": field.metavar}
+    if several:
+        return {
             "action": Given,
             "type": _reader(field, True),
             "metavar": f"{field.metavar},...",
         }
-    else:
-        settings |= {"action": One, "type": _reader(field, False), "metavar": field.metavar}
-        if field.kind is Kind.WORD and field.normal is About.normal:
-            settings["choices"] = field.words
-    if field.bare is not None:
-        settings |= {"nargs": "?", "const": field.bare}
-    group.add_argument(field.option, *field.spellings, default=default, **settings)
+    settings = {"action": One, "type": _reader(field, False), "metavar": field.metavar}
+    if field.kind is Kind.WORD and field.normal is About.normal:
+        settings["choices"] = field.words
+    return settings
 
 
 def _reader(field: About, several: bool) -> Callable[[str], Any]:
+    """The function by which argparse reads a field's text; `several`: a list, parted at commas."""
 
     def read(text: str) -> Any:
         try:
@@ -304,7 +330,7 @@ class CommandParser(argparse.ArgumentParser):
         `several` take lists."""
         for name in table if names is None else names:
             if table[name].option is not None and name not in but:
-                _add_one(self.group(group), table[name], name in several)
+                _add_option(self.group(group), table[name], name in several)
 
     def add_gpu(
         self, default_name: str | None = USUAL_GPU, help_text: str = "", several: bool = False

@@ -30,13 +30,41 @@ pytestmark = pytest.mark.usefixtures("replays_once")
 
 SMALL: dict[str, Any] = {"heads": 2, "seq_len": 256, "head_dim": 64}
 COMMAND_OF = {
-    "predict": "predict", "compare": "compare", "pick_tiles": "tiles", "orders": "orders", "explain": "explain",
-    "formula": "formula", "check_claim": "check-claim", "decode": "decode", "latency": "latency", "ring": "ring",
-    "model": "model", "train_memory": "train-memory",
-}  # fmt: skip
+    "predict": "predict",
+    "compare": "compare",
+    "pick_tiles": "tiles",
+    "orders": "orders",
+    "explain": "explain",
+    "formula": "formula",
+    "check_claim": "check-claim",
+    "decode": "decode",
+    "latency": "latency",
+    "ring": "ring",
+    "model": "model",
+    "train_memory": "train-memory",
+}
 """Function -> command of the same options."""
-OF_OUTPUT = {"help", "format", "out", "html", "interactive", "force", "csv", "json", "top", "rejected", "triton", "steps",
-             "gone", "latex", "bound", "frontier", "quiet", "columns", "sort"}  # fmt: skip
+OF_OUTPUT = {
+    "help",
+    "format",
+    "out",
+    "html",
+    "interactive",
+    "force",
+    "csv",
+    "json",
+    "top",
+    "rejected",
+    "triton",
+    "steps",
+    "gone",
+    "latex",
+    "bound",
+    "frontier",
+    "quiet",
+    "columns",
+    "sort",
+}
 """Options that say what a command prints of its result; in Python the result does."""
 OF_PYTHON = {"problem", "overrides", "library", "mask_blocks"}
 """Parameters that only Python can give."""
@@ -45,20 +73,30 @@ OF_A_LAUNCH = {keywords.keyword_of(about) for about in requests.CODE.values()} |
 RESULTS = {
     "prediction": lambda: iosim.predict(kernel="fa2", gpu="l4", **SMALL),
     "differences": lambda: iosim.predict(
-        kernel="flash", gpu="l4", against=iosim.predict(kernel="fa2", gpu="l4", **SMALL), fail_above="l2=5%", **SMALL
+        kernel="flash",
+        gpu="l4",
+        against=iosim.predict(kernel="fa2", gpu="l4", **SMALL),
+        fail_above="l2=5%",
+        **SMALL,
     ),
-    "bounds": lambda: iosim.predict(kernel="naive", gpu="l4", method="bounds", passes="fwd+bwd", **SMALL),
+    "bounds": lambda: iosim.predict(
+        kernel="naive", gpu="l4", method="bounds", passes="fwd+bwd", **SMALL
+    ),
     "comparison": lambda: iosim.compare(kernel="naive,fa2,fa3", gpu=["l4", "a100"], **SMALL),
     "explanation": lambda: iosim.explain(kernel="fa2", gpu="l4", **SMALL),
     "decoding": lambda: iosim.decode(["l4", "t4"], context="1k,2k", layers=2, dtype="fp16"),
-    "latencies": lambda: iosim.latency(stack=["vllm", "sglang"], gpu="a100", batch_contexts="1k,3k", kv_heads=8),
+    "latencies": lambda: iosim.latency(
+        stack=["vllm", "sglang"], gpu="a100", batch_contexts="1k,3k", kv_heads=8
+    ),
     "whole models": lambda: iosim.model("gpt2,qwen3-8b", "l4", seq_len=256, layers=2, fused=True),
-    "ring": lambda: iosim.ring(num_gpus=2, gpu="h100", schedule="ring,zigzag", causal=True, **SMALL),
+    "ring": lambda: iosim.ring(
+        num_gpus=2, gpu="h100", schedule="ring,zigzag", causal=True, **SMALL
+    ),
     "training": lambda: iosim.train_memory("l4", width=256, layers=2),
     "frontier": lambda: iosim.train_memory("l4", layers=2).frontier("batch", [1, 64], "1k,8k"),
     "claim": lambda: iosim.check_claim(hbm="276.8MB", gpu="a100", seq_len=1024),
     "formula": lambda: iosim.formula("fa2", heads=2, head_dim=64, causal=True),
-}  # fmt: skip
+}
 COMMANDS = {
     "prediction": "predict --kernel fa2 --gpu l4 --heads 2 --seq-len 256 --head-dim 64",
     "explanation": "explain --kernel fa2 --gpu l4 --heads 2 --seq-len 256 --head-dim 64",
@@ -110,15 +148,15 @@ def test_keywords_and_the_command_line_ask_for_the_same(capsys: pytest.CaptureFi
     )
     line = "predict --kernel fa2 --gpu l4 --seq-len 1k --tile 64x64 --window 100 --pass bwd --output-dtype bf16"
     assert main([*line.split(), "--format", "json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["predictions"]
-    assert json.loads(json.dumps(p.to_dict())) == told
+    (printed,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert json.loads(json.dumps(p.to_dict())) == printed
 
 
 def options_of(command: str) -> dict[str, Any]:
     """A command's options in Python's spelling, and their defaults."""
     parser = build_parser(command)
     (choices,) = (a.choices for a in parser._actions if a.choices and a.dest == "command")
-    found = {}
+    defaults = {}
     for action in choices[command]._actions:  # type: ignore[index,call-overload]
         longest = (
             [o for o in action.option_strings if o.startswith("--")]
@@ -127,8 +165,8 @@ def options_of(command: str) -> dict[str, Any]:
         )
         if action.help is not None and action.help != "==SUPPRESS==":
             name = longest[0][2:].removeprefix("no-").replace("-", "_")
-            found["passes" if name == "pass" else name] = action.default
-    return {name: default for name, default in found.items() if name not in OF_OUTPUT}
+            defaults["passes" if name == "pass" else name] = action.default
+    return {name: default for name, default in defaults.items() if name not in OF_OUTPUT}
 
 
 @pytest.mark.parametrize("function", COMMAND_OF)
@@ -138,11 +176,13 @@ def test_a_functions_keywords_are_its_commands_options(function: str) -> None:
     taken = set(parameters)
     if function == "explain":  # what says where the time goes is asked of a prediction
         options = {
-            n: usual
-            for n, usual in options.items()
+            n: default
+            for n, default in options.items()
             if n not in ("time", "terms", "clocks", "launched")
         }
-        options = {n: usual for n, usual in options.items() if n in taken or n not in OF_A_LAUNCH}
+        options = {
+            n: default for n, default in options.items() if n in taken or n not in OF_A_LAUNCH
+        }
     # A kernel that is known by its code has functions of its own.
     if function in ("predict", "compare", "pick_tiles"):
         taken |= {n for n in inspect.signature(iosim.predict_code).parameters if n in options}
@@ -154,7 +194,9 @@ def test_a_functions_keywords_are_its_commands_options(function: str) -> None:
         function == "orders"
     ):  # the ranking has its code, its first orders; constants are checked by another function
         options = {
-            n: usual for n, usual in options.items() if n not in ("top", "code", "check_constant")
+            n: default
+            for n, default in options.items()
+            if n not in ("top", "code", "check_constant")
         }
     assert taken - OF_PYTHON == set(options)
 
@@ -176,47 +218,65 @@ def test_the_types_that_editors_read_are_those_of_the_fields() -> None:
     assert written == (ROOT / "iosim" / "api" / "typed.pyi").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("given", "text"), [
-    ({"hedas": 3}, "no keyword 'hedas'; did you mean heads"),
-    ({"seqlen": 3}, "no keyword 'seqlen'; did you mean seq_len"),
-    ({"nonsense": 3}, "no keyword 'nonsense'; accepted: problem, kernel, gpu"),
-    ({"seq_len": 0}, "seq_len 0 is out of range"), ({"seq_q": 0}, "seq_len 0 is out of range"),
-    ({"seq_len": "4q"}, "seq_len '4q' is not a size"), ({"seq_len": "1k,2k"}, "are 2 lengths; accepted: one"),
-    ({"gpu": "l4", "profile": "a100"}, "gpu is given twice, as gpu and profile"),
-    ({"gpu": "h10"}, "did you mean h100"), ({"gpu": ["l4", "t4"]}, "are 2; accepted: one, and iosim.compare"),
-    ({"tile": "64y64"}, "tile '64y64' is not of the form QxK"), ({"smem": -1}, "smem -1 is out of range"),
-    ({"l2": "hot"}, "l2 'hot' is not known; accepted: cold, warm"),
-    ({"causal": True, "mask": "butterfly"}, "causal=True contradicts mask butterfly"),
-    ({"output_dtype": "int3"}, "output_dtype 'int3' is not known"),
-    ({"problem": iosim.AttentionProblem(), "heads": 3}, "heads 3 contradicts problem"),
-    ({"problem": 5}, "problem 5 is no AttentionProblem"),
-    ({"causal": "yes"}, "causal 'yes' is no value; accepted: bool"),
-    ({"gpu": None}, "gpu None is no value; accepted: str"),
-    ({"latent_kv": 1}, "latent_kv 1 is no value; accepted: bool"), ({"mask": ""}, "mask '' is not known"),
-    ({"seq_len": []}, "seq_len [] is no length"), ({"method": "replay", "zest": 3}, "no keyword 'zest'; accepted"),
-    ({"seq_len_k": 8192}, "seq_len_k 8192 leaves open how many tokens are new; accepted with it: seq_len 1"),
-    ({"context": "1k"}, "no keyword 'context'; accepted by: iosim.decode"),
-    ({"kernel": iosim.Kernel("mine", "flash", iosim.Tile(64, 32)), "warps": 4}, "warps is a setting over"),
-    ({"overrides": iosim.Overrides(), "warps": 4}, "warps contradicts overrides"),
-])  # fmt: skip
-def test_a_wrong_keyword_is_refused_by_its_name(given: dict[str, Any], text: str) -> None:
+@pytest.mark.parametrize(
+    ("keywords_given", "text"),
+    [
+        ({"hedas": 3}, "no keyword 'hedas'; did you mean heads"),
+        ({"seqlen": 3}, "no keyword 'seqlen'; did you mean seq_len"),
+        ({"nonsense": 3}, "no keyword 'nonsense'; accepted: problem, kernel, gpu"),
+        ({"seq_len": 0}, "seq_len 0 is out of range"),
+        ({"seq_q": 0}, "seq_len 0 is out of range"),
+        ({"seq_len": "4q"}, "seq_len '4q' is not a size"),
+        ({"seq_len": "1k,2k"}, "are 2 lengths; accepted: one"),
+        ({"gpu": "l4", "profile": "a100"}, "gpu is given twice, as gpu and profile"),
+        ({"gpu": "h10"}, "did you mean h100"),
+        ({"gpu": ["l4", "t4"]}, "are 2; accepted: one, and iosim.compare"),
+        ({"tile": "64y64"}, "tile '64y64' is not of the form QxK"),
+        ({"smem": -1}, "smem -1 is out of range"),
+        ({"l2": "hot"}, "l2 'hot' is not known; accepted: cold, warm"),
+        ({"causal": True, "mask": "butterfly"}, "causal=True contradicts mask butterfly"),
+        ({"output_dtype": "int3"}, "output_dtype 'int3' is not known"),
+        ({"problem": iosim.AttentionProblem(), "heads": 3}, "heads 3 contradicts problem"),
+        ({"problem": 5}, "problem 5 is no AttentionProblem"),
+        ({"causal": "yes"}, "causal 'yes' is no value; accepted: bool"),
+        ({"gpu": None}, "gpu None is no value; accepted: str"),
+        ({"latent_kv": 1}, "latent_kv 1 is no value; accepted: bool"),
+        ({"mask": ""}, "mask '' is not known"),
+        ({"seq_len": []}, "seq_len [] is no length"),
+        ({"method": "replay", "zest": 3}, "no keyword 'zest'; accepted"),
+        (
+            {"seq_len_k": 8192},
+            "seq_len_k 8192 leaves open how many tokens are new; accepted with it: seq_len 1",
+        ),
+        ({"context": "1k"}, "no keyword 'context'; accepted by: iosim.decode"),
+        (
+            {"kernel": iosim.Kernel("mine", "flash", iosim.Tile(64, 32)), "warps": 4},
+            "warps is a setting over",
+        ),
+        ({"overrides": iosim.Overrides(), "warps": 4}, "warps contradicts overrides"),
+    ],
+)
+def test_a_wrong_keyword_is_refused_by_its_name(keywords_given: dict[str, Any], text: str) -> None:
     with pytest.raises(iosim.InputError) as refused:
-        iosim.predict(**given)
+        iosim.predict(**keywords_given)
     assert text in str(refused.value)
     assert "`" not in str(refused.value)
 
 
-@pytest.mark.parametrize(("function", "given", "text"), [
-    ("ring", {"num_gpus": 0}, "num_gpus 0 is out of range; accepted: 1 to 512"),
-    ("train_memory", {"heads": 0}, "heads 0 is out of range"),
-    ("train_memory", {"reserve": -1}, "reserve -1 is out of range"),
-    ("decode", {"batch_contexts": "1k", "batch": 2}, "batch 2 contradicts batch_contexts"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("function", "keywords_given", "text"),
+    [
+        ("ring", {"num_gpus": 0}, "num_gpus 0 is out of range; accepted: 1 to 512"),
+        ("train_memory", {"heads": 0}, "heads 0 is out of range"),
+        ("train_memory", {"reserve": -1}, "reserve -1 is out of range"),
+        ("decode", {"batch_contexts": "1k", "batch": 2}, "batch 2 contradicts batch_contexts"),
+    ],
+)
 def test_a_keyword_out_of_range_is_refused_by_its_name(
-    function: str, given: dict[str, Any], text: str
+    function: str, keywords_given: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(iosim.InputError, match=text):
-        getattr(iosim, function)(**given)
+        getattr(iosim, function)(**keywords_given)
 
 
 def test_whole_numbers_may_be_the_command_lines_text() -> None:
@@ -229,15 +289,33 @@ def test_whole_numbers_may_be_the_command_lines_text() -> None:
     )
 
 
-FUNCTIONS = ("predict", "compare", "pick_tiles", "study_tile", "orders", "explain", "formula", "decode", "ring",
-             "train_memory", "check_claim", "latency", "sweep", "model")  # fmt: skip
+FUNCTIONS = (
+    "predict",
+    "compare",
+    "pick_tiles",
+    "study_tile",
+    "orders",
+    "explain",
+    "formula",
+    "decode",
+    "ring",
+    "train_memory",
+    "check_claim",
+    "latency",
+    "sweep",
+    "model",
+)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_value_of_a_wrong_type_is_refused_by_the_keywords_name(function: str) -> None:
     call = getattr(iosim, function)
-    needed = {"study_tile": {"tile": "64x64"}, "check_claim": {"hbm": "1MB"}, "formula": {"name": "flash"},
-              "model": {"models": "gpt2"}}  # fmt: skip
+    needed = {
+        "study_tile": {"tile": "64x64"},
+        "check_claim": {"hbm": "1MB"},
+        "formula": {"name": "flash"},
+        "model": {"models": "gpt2"},
+    }
     names = [
         n for n, p in inspect.signature(call).parameters.items() if p.kind is not p.VAR_KEYWORD
     ]
@@ -247,10 +325,10 @@ def test_a_value_of_a_wrong_type_is_refused_by_the_keywords_name(function: str) 
         for value in (b"x", object(), [object()]):
             with pytest.raises(iosim.InputError) as refused:
                 call(**{**needed.get(function, {}), name: value})
-            told = keywords.KEYWORD_OF.get(name, name)
+            keyword = keywords.KEYWORD_OF.get(name, name)
             assert any(
                 word in str(refused.value)
-                for word in (name, told, name.replace("_", " "), "one claim")
+                for word in (name, keyword, name.replace("_", " "), "one claim")
             ), name
 
 
@@ -272,9 +350,9 @@ def test_a_prediction_explains_itself_as_its_keywords_do() -> None:
 
 
 def test_one_claim_is_checked_at_a_time() -> None:
-    for given in ({}, {"hbm": "1GB", "l2": "2GB"}):
-        with pytest.raises(iosim.InputError, match=f"takes one claim and has {len(given)}"):
-            iosim.check_claim(**given)
+    for claims in ({}, {"hbm": "1GB", "l2": "2GB"}):
+        with pytest.raises(iosim.InputError, match=f"takes one claim and has {len(claims)}"):
+            iosim.check_claim(**claims)
     with pytest.raises(iosim.InputError, match="tolerance '3' is out of range"):
         iosim.check_claim(hbm="1GB", tolerance=3)
 
@@ -329,10 +407,10 @@ def test_a_result_shows_itself_in_a_line_a_text_and_tables(
     for table in tables:
         assert all(cell.strip() in text for row in table.cells() for cell in row if cell != "-")
         for row in table.cells():
-            shown = [
+            cells = [
                 unescape(c).replace("↔", "<->") for c in re.findall(r"<td[^>]*>(.*?)</td>", page)
             ]
-            assert all(cell.strip() in shown for cell in row)
+            assert all(cell.strip() in cells for cell in row)
     assert page.count("<table>") == len(tables)
     assert "<script" not in page
 
@@ -392,8 +470,12 @@ def returned() -> list[type[Any]]:
     from iosim.studies.models.whole import WholeModels, WholeRun
     from iosim.studies.training import Frontier, TrainingPrediction
 
-    exported = [one for name in iosim.__all__ if inspect.isclass(one := getattr(iosim, name))]
-    moved = type(iosim.predict(heads=1, seq_len=64).l2)
+    exported = [
+        exported_class
+        for name in iosim.__all__
+        if inspect.isclass(exported_class := getattr(iosim, name))
+    ]
+    traffic_class = type(iosim.predict(heads=1, seq_len=64).l2)
     results = [
         Check,
         Comparison,
@@ -406,12 +488,15 @@ def returned() -> list[type[Any]]:
         WholeModels,
         WholeRun,
     ]
-    return [*exported, moved, *results, Baseline, ChainTime, HbmBounds, LaunchTime, Source]
+    return [*exported, traffic_class, *results, Baseline, ChainTime, HbmBounds, LaunchTime, Source]
 
 
 def test_every_public_attribute_is_documented_with_its_unit() -> None:
     unsaid = [
-        line for one in returned() if one is not iosim.HardwareProfile for line in wanting(one)
+        line
+        for exported_class in returned()
+        if exported_class is not iosim.HardwareProfile
+        for line in wanting(exported_class)
     ]
     assert unsaid == []
 
@@ -434,23 +519,26 @@ def called(gpu: str, heads: int = 8, share: float = 0.5, mask: str | None = None
     """Of keywords: `gpu` has a refusal of its own, where what it names is looked up."""
 
 
-@pytest.mark.parametrize(("values", "asked", "refused"), [
-    ({"heads": 4, "share": 1, "mask": None}, ("heads", "share", "mask"), None),
-    ({"heads": True}, ("heads",), "heads"),
-    ({"heads": 4.0}, ("heads",), "heads"),
-    ({"heads": 4, "share": "1"}, ("heads", "share"), "share"),
-    ({"heads": None}, ("heads",), "heads"),
-    ({"heads": None}, (), None),  # not asked for: the default
-    ({"gpu": 3}, ("gpu",), None),
-    ({"gpu": None}, ("gpu",), "gpu"),
-    ({"unknown": 3}, ("unknown",), None),  # refused elsewhere, with a suggestion
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "taken", "refused"),
+    [
+        ({"heads": 4, "share": 1, "mask": None}, ("heads", "share", "mask"), None),
+        ({"heads": True}, ("heads",), "heads"),
+        ({"heads": 4.0}, ("heads",), "heads"),
+        ({"heads": 4, "share": "1"}, ("heads", "share"), "share"),
+        ({"heads": None}, ("heads",), "heads"),
+        ({"heads": None}, (), None),  # not asked for: the default
+        ({"gpu": 3}, ("gpu",), None),
+        ({"gpu": None}, ("gpu",), "gpu"),
+        ({"unknown": 3}, ("unknown",), None),  # refused elsewhere, with a suggestion
+    ],
+)
 def test_types_are_looked_at_keyword_by_keyword(
-    values: dict[str, Any], asked: tuple[str, ...], refused: str | None
+    values: dict[str, Any], taken: tuple[str, ...], refused: str | None
 ) -> None:
     signature = inspect.signature(called)
     if refused is None:
-        keywords.check_types(values, signature, asked)
+        keywords.check_types(values, signature, taken)
     else:
         with pytest.raises(InputError, match=f"^{refused} .* is no value; accepted: "):
-            keywords.check_types(values, signature, asked)
+            keywords.check_types(values, signature, taken)

@@ -15,9 +15,9 @@ import iosim
 
 def test_every_name_is_there_and_documented() -> None:
     for name in iosim.__all__:
-        found = getattr(iosim, name)
+        exported = getattr(iosim, name)
         if name != "__version__":
-            assert found.__doc__, name
+            assert exported.__doc__, name
     assert dir(iosim) == sorted(iosim.__all__)
 
 
@@ -38,37 +38,51 @@ def test_import_is_light() -> None:
 
 
 def test_the_call_of_the_package_docstring() -> None:
-    made = iosim.predict(iosim.AttentionProblem(heads=32, seq_q=4096, head_dim=128), "fa2", "a100")
+    prediction = iosim.predict(
+        iosim.AttentionProblem(heads=32, seq_q=4096, head_dim=128), "fa2", "a100"
+    )
     assert (
-        made.total("l2", "read") == 1024 * (128 + 2 * 4096) * 256
+        prediction.total("l2", "read") == 1024 * (128 + 2 * 4096) * 256
     )  # 32 heads x 32 blocks: Q once, K and V whole
-    assert str(made) == made.to_text()
-    assert "fa2 on a100-sxm-80gb" in str(made)
-    assert json.loads(json.dumps(made.to_dict())) == made.to_dict()
+    assert str(prediction) == prediction.to_text()
+    assert "fa2 on a100-sxm-80gb" in str(prediction)
+    assert json.loads(json.dumps(prediction.to_dict())) == prediction.to_dict()
 
 
 def test_a_kernel_and_a_profile_of_ones_own() -> None:
     kernel = iosim.Kernel("mine", "flash", iosim.Tile(64, 32))
     profile = iosim.load_profile("l4")
-    made = iosim.predict(iosim.AttentionProblem(heads=2, seq_q=256), kernel, profile)
-    assert made.kernel is kernel
-    assert made.profile is profile
+    prediction = iosim.predict(iosim.AttentionProblem(heads=2, seq_q=256), kernel, profile)
+    assert prediction.kernel is kernel
+    assert prediction.profile is profile
     # 2 heads x 4 query blocks: a Q tile of 64 rows, 256 rows of K and of V; 128 bytes a row
-    assert made.total("l2", "read") == 2 * 4 * (64 + 2 * 256) * 128
+    assert prediction.total("l2", "read") == 2 * 4 * (64 + 2 * 256) * 128
 
 
 def test_settings_over_a_catalog_kernel() -> None:
     problem = iosim.AttentionProblem(heads=32, seq_q=4096, head_dim=128)
-    made = iosim.predict(problem, "fa2", "a100", overrides=iosim.Overrides(tile=(64, 64)))
-    assert made.total("l2", "read") == 2048 * (64 + 2 * 4096) * 256
+    prediction = iosim.predict(problem, "fa2", "a100", overrides=iosim.Overrides(tile=(64, 64)))
+    assert prediction.total("l2", "read") == 2048 * (64 + 2 * 4096) * 256
     assert iosim.resolve("fa2", problem, iosim.load_profile("a100")).tile == iosim.Tile(128, 64)
 
 
 def test_problem_round_trips() -> None:
     problem = iosim.AttentionProblem(
-        batch=2, heads=8, kv_heads=2, seq_q=100, seq_k=300, head_dim=80, head_dim_v=48, dtype="bfloat16",
-        mask="window", window=64, offset=7, dropout=0.1, passes="fwd+bwd", layout="bshd",
-    )  # fmt: skip
+        batch=2,
+        heads=8,
+        kv_heads=2,
+        seq_q=100,
+        seq_k=300,
+        head_dim=80,
+        head_dim_v=48,
+        dtype="bfloat16",
+        mask="window",
+        window=64,
+        offset=7,
+        dropout=0.1,
+        passes="fwd+bwd",
+        layout="bshd",
+    )
     assert iosim.AttentionProblem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
     assert pickle.loads(pickle.dumps(problem)) == problem
     assert problem.dtype == "bf16"
@@ -76,9 +90,13 @@ def test_problem_round_trips() -> None:
 
 def test_numpy_numbers_are_numbers() -> None:
     problem = iosim.AttentionProblem(
-        heads=np.int64(4), seq_q=np.int32(128), mask="window", window=np.int64(5), offset=np.int16(-1),
+        heads=np.int64(4),
+        seq_q=np.int32(128),
+        mask="window",
+        window=np.int64(5),
+        offset=np.int16(-1),
         dropout=np.float32(0.5),
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # type: ignore[arg-type]
     assert json.dumps(problem.to_dict())
     assert problem == iosim.AttentionProblem(
         heads=4, seq_q=128, mask="window", window=5, offset=-1, dropout=0.5

@@ -26,21 +26,40 @@ def test_every_topic_is_a_heading_of_the_page() -> None:
     assert [h for h in heads if h in titles] == titles
 
 
-OUT = ("--gpu MI250", "--gpu gaudi3", "--gpu tpu-v5e", "--gpu m3-max", "--gpu p100", "--gpu gtx-1080",
-       "--kernel quest", "--kernel retnet", "--kernel sageattention3", "--kernel trtllm", "--kernel medusa",
-       "--dtype int8", "--dtype nvfp4", "--cache-dtype nvfp4", "--cache-dtype fp4",
-       "--sink-tokens 4", "--softcap 30", "--kv-cache-dtype fp8",
-       "--tree-mask 512", "--rope", "--pipeline-parallel 2", "--offload")  # fmt: skip
+OUT = (
+    "--gpu MI250",
+    "--gpu gaudi3",
+    "--gpu tpu-v5e",
+    "--gpu m3-max",
+    "--gpu p100",
+    "--gpu gtx-1080",
+    "--kernel quest",
+    "--kernel retnet",
+    "--kernel sageattention3",
+    "--kernel trtllm",
+    "--kernel medusa",
+    "--dtype int8",
+    "--dtype nvfp4",
+    "--cache-dtype nvfp4",
+    "--cache-dtype fp4",
+    "--sink-tokens 4",
+    "--softcap 30",
+    "--kv-cache-dtype fp8",
+    "--tree-mask 512",
+    "--rope",
+    "--pipeline-parallel 2",
+    "--offload",
+)
 
 
 @pytest.mark.parametrize("line", OUT)
 def test_what_is_out_of_scope_names_the_page_and_suggests_nothing(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = refused(capsys, ["predict", *line.split()])
-    assert "out of scope: " in told
-    assert PAGE in told
-    assert "did you mean" not in told
+    message = refused(capsys, ["predict", *line.split()])
+    assert "out of scope: " in message
+    assert PAGE in message
+    assert "did you mean" not in message
 
 
 def test_python_names_it_too() -> None:
@@ -71,9 +90,9 @@ def test_a_slip_of_a_known_kernel_is_answered_by_it() -> None:
 
 def test_a_kernel_that_was_added_is_nearer_than_its_topic() -> None:
     assert out_of_scope("kernel", "mosaic-gpu")  # as long as nobody has described it
-    told = str(unknown_name("kernel", "mosaic-gpus", ["fa2", "mosaic-gpu"]))
+    message = str(unknown_name("kernel", "mosaic-gpus", ["fa2", "mosaic-gpu"]))
     assert (
-        told
+        message
         == "kernel 'mosaic-gpus' is not known; did you mean mosaic-gpu? accepted: fa2, mosaic-gpu"
     )
     assert "out of scope" in str(
@@ -83,17 +102,26 @@ def test_a_kernel_that_was_added_is_nearer_than_its_topic() -> None:
 
 
 HINTS = (
-    ("predict a100", "did you mean --gpu a100?"), ("predict causal", "did you mean --causal?"),
-    ("explain fa2", "did you mean --kernel fa2?"), ("predict llama-3-8b", "did you mean --model llama-3-8b?"),
-    ("predict warm", "did you mean --l2 warm?"), ("cache clear foo", "'iosim cache clear --help'"),
+    ("predict a100", "did you mean --gpu a100?"),
+    ("predict causal", "did you mean --causal?"),
+    ("explain fa2", "did you mean --kernel fa2?"),
+    ("predict llama-3-8b", "did you mean --model llama-3-8b?"),
+    ("predict warm", "did you mean --l2 warm?"),
+    ("cache clear foo", "'iosim cache clear --help'"),
     ("predict --html p", "accepted by: iosim compare"),
-    ("kernels list --format html", "accepted: table"), ("predict --json", "did you mean --format json?"),
-    ("predict --casual", "did you mean --causal?"), ("predict --seq_len 4", "did you mean --seq-len?"),
-    ("predict --num-heads 4", "did you mean --heads 4?"), ("predict --batch-size 4", "did you mean --batch 4?"),
-    ("predict --zzz", "'iosim predict --help'"), ("profiles list --gpu a100", "accepted by: iosim predict"),
-    ("predict --gpu h10", "did you mean h100"), ("predict --gpu h100-nvl", "did you mean h100"),
-    ("predict --kernel flash-attention", "did you mean flash"), ("predict --dtype float61", "accepted: fp32"),
-)  # fmt: skip
+    ("kernels list --format html", "accepted: table"),
+    ("predict --json", "did you mean --format json?"),
+    ("predict --casual", "did you mean --causal?"),
+    ("predict --seq_len 4", "did you mean --seq-len?"),
+    ("predict --num-heads 4", "did you mean --heads 4?"),
+    ("predict --batch-size 4", "did you mean --batch 4?"),
+    ("predict --zzz", "'iosim predict --help'"),
+    ("profiles list --gpu a100", "accepted by: iosim predict"),
+    ("predict --gpu h10", "did you mean h100"),
+    ("predict --gpu h100-nvl", "did you mean h100"),
+    ("predict --kernel flash-attention", "did you mean flash"),
+    ("predict --dtype float61", "accepted: fp32"),
+)
 
 
 @pytest.mark.parametrize(("line", "hint"), HINTS)

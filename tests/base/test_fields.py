@@ -33,19 +33,24 @@ from iosim.studies.compare.points import CaseGrid
 from iosim.studies.tiles.pick import rejection, tile_space
 
 COMMON: dict[str, Any] = {
-    "batch": st.integers(1, 3), "heads": st.sampled_from((4, 8)), "kv_heads": st.sampled_from((None, 1, 2, 4)),
-    "seq_q": st.integers(1, 300), "seq_k": st.none() | st.integers(1, 300),
-    "head_dim": st.sampled_from((16, 64, 72)), "head_dim_v": st.sampled_from((None, 32, 64)),
+    "batch": st.integers(1, 3),
+    "heads": st.sampled_from((4, 8)),
+    "kv_heads": st.sampled_from((None, 1, 2, 4)),
+    "seq_q": st.integers(1, 300),
+    "seq_k": st.none() | st.integers(1, 300),
+    "head_dim": st.sampled_from((16, 64, 72)),
+    "head_dim_v": st.sampled_from((None, 32, 64)),
     "dtype": st.sampled_from(("fp32", "tf32", "fp16", "bfloat16", "fp8")),
-    "accumulate": st.sampled_from(("fp32", "fp16", "fp64")), "output": st.sampled_from((None, "fp32", "bf16")),
+    "accumulate": st.sampled_from(("fp32", "fp16", "fp64")),
+    "output": st.sampled_from((None, "fp32", "bf16")),
     "layout": st.sampled_from(("bhsd", "bshd")),
-}  # fmt: skip
+}
 
 
 @st.composite
 def problems(draw: st.DrawFn) -> AttentionProblem:
     """Problems of every field that the command line knows, but for files."""
-    values = {name: draw(one) for name, one in COMMON.items()}
+    values = {name: draw(field) for name, field in COMMON.items()}
     family = draw(st.sampled_from(("interval", "interval", "blocks", "bias", "cache", "packed")))
     mask = draw(st.sampled_from(("none", "causal", "window")))
     if family != "blocks":
@@ -91,9 +96,11 @@ def problems(draw: st.DrawFn) -> AttentionProblem:
         if mask != "none":
             values["mask_storage"] = draw(st.sampled_from(("implicit", "bool", "additive")))
         if values["bias"] == "full":
-            values |= {"bias_shared": draw(st.sampled_from((None, "none", "heads", "both"))),
-                       "bias_dtype": draw(st.sampled_from((None, "fp32", "bf16"))),
-                       "bias_grad": draw(st.booleans())}  # fmt: skip
+            values |= {
+                "bias_shared": draw(st.sampled_from((None, "none", "heads", "both"))),
+                "bias_dtype": draw(st.sampled_from((None, "fp32", "bf16"))),
+                "bias_grad": draw(st.booleans()),
+            }
     return AttentionProblem(**values)
 
 
@@ -120,16 +127,22 @@ def test_the_printed_command_gives_the_row(
     assert alone == json.loads(json.dumps(row.to_dict()))
 
 
-@pytest.mark.parametrize("values", [
-    {"page_size": 256}, {"latent_kv": True, "heads": 16, "head_dim": 576, "head_dim_v": 512, "page_size": 64},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"page_size": 256},
+        {"latent_kv": True, "heads": 16, "head_dim": 576, "head_dim_v": 512, "page_size": 64},
+    ],
+)
 def test_rows_over_a_cache_list_a_command_that_gives_them(
     values: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     problem = AttentionProblem(**({"heads": 32, "head_dim": 128} | values), seq_q=1, seq_k=4096)
-    made = compare([problem], ["mla" if problem.latent_kv else "fa2"], ["a100"], method="bounds")
-    (point,) = made.points
-    assert main(made.commands[point.id].split()[1:]) == 0
+    comparison = compare(
+        [problem], ["mla" if problem.latent_kv else "fa2"], ["a100"], method="bounds"
+    )
+    (point,) = comparison.points
+    assert main(comparison.commands[point.id].split()[1:]) == 0
     (alone,) = json.loads(capsys.readouterr().out)["predictions"]
     assert alone["totals"]["l2"]["read"] == point.prediction.total("l2", "read")
 
@@ -138,10 +151,10 @@ def test_every_field_says_all_of_itself() -> None:
     names = {f.name for f in fields(AttentionProblem) if f.init}
     assert set(FIELDS) == names
     assert set(OVERRIDES) == {f.name for f in fields(Overrides)}
-    options = [said.option for said in (*FIELDS.values(), *OVERRIDES.values()) if said.option]
+    options = [field.option for field in (*FIELDS.values(), *OVERRIDES.values()) if field.option]
     assert len(set(options)) == len(options)
-    assert [n for n, said in FIELDS.items() if said.option is None] == ["mask_blocks"]
-    assert len({said.key for said in FIELDS.values()}) == len(FIELDS)
+    assert [n for n, field in FIELDS.items() if field.option is None] == ["mask_blocks"]
+    assert len({field.key for field in FIELDS.values()}) == len(FIELDS)
     words = {"order": Order, "direction": Direction, "scheduler": Scheduler}
     assert all(
         OVERRIDES[name].words == tuple(w.value for w in enum) for name, enum in words.items()
@@ -149,26 +162,34 @@ def test_every_field_says_all_of_itself() -> None:
 
 
 def test_a_fields_range_is_the_one_that_is_said() -> None:
-    for name, said in FIELDS.items():
-        if said.kind is Kind.WHOLE and said.high < 1 << 31:
+    for name, field in FIELDS.items():
+        if field.kind is Kind.WHOLE and field.high < 1 << 31:
             with pytest.raises(
-                InputError, match=f"^{name} {said.high + 1} .* {said.low} to {said.high}$"
+                InputError, match=f"^{name} {field.high + 1} .* {field.low} to {field.high}$"
             ):
-                AttentionProblem(**{name: said.high + 1})
+                AttentionProblem(**{name: field.high + 1})
 
 
 def test_python_help_names_every_field() -> None:
     text = str(AttentionProblem.__doc__)
-    assert all(f"        {name}: {said.help}" in text for name, said in FIELDS.items())
+    assert all(f"        {name}: {field.help}" in text for name, field in FIELDS.items())
 
 
-@pytest.mark.parametrize(("value", "text"), [
-    ({"tile": "128x64"}, "tile '128x64' is no pair"), ({"tile": (128,)}, "tile (128,) is no pair"),
-    ({"tile": (128, 5000)}, "tile 128x5000 is out of range"), ({"warps": "4"}, "warps '4' is not a whole number"),
-    ({"stages": 2.0}, "stages 2.0 is not a whole number"), ({"heavy_first": 1}, "heavy_first 1 is no truth value"),
-    ({"order": 3}, "order '3' is not known"), ({"registers": 300}, "registers 300 is out of range"),
-    ({"append_kv": None}, "append_kv None is no truth value"), ({"splits": 0}, "splits 0 is out of range"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"tile": "128x64"}, "tile '128x64' is no pair"),
+        ({"tile": (128,)}, "tile (128,) is no pair"),
+        ({"tile": (128, 5000)}, "tile 128x5000 is out of range"),
+        ({"warps": "4"}, "warps '4' is not a whole number"),
+        ({"stages": 2.0}, "stages 2.0 is not a whole number"),
+        ({"heavy_first": 1}, "heavy_first 1 is no truth value"),
+        ({"order": 3}, "order '3' is not known"),
+        ({"registers": 300}, "registers 300 is out of range"),
+        ({"append_kv": None}, "append_kv None is no truth value"),
+        ({"splits": 0}, "splits 0 is out of range"),
+    ],
+)
 def test_settings_of_a_wrong_type_are_refused_where_they_are_given(
     value: dict[str, Any], text: str
 ) -> None:
@@ -243,40 +264,60 @@ def test_no_room_below_the_commands_raises_an_error_that_names_an_option() -> No
     assert [f"{p.name}: {m[0][:80]}" for p, t in below.items() for m in named.finditer(t)] == []
 
 
-@pytest.mark.parametrize(("asked", "text"), [
-    (("HBM",), "level 'HBM' is not known; accepted: hbm, l2, smem"),
-    (("hbm", "reads"), "direction 'reads' is not known; accepted: read, write"),
-])  # fmt: skip
-def test_a_total_of_what_there_is_not_is_refused(asked: tuple[str, ...], text: str) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("HBM",), "level 'HBM' is not known; accepted: hbm, l2, smem"),
+        (("hbm", "reads"), "direction 'reads' is not known; accepted: read, write"),
+    ],
+)
+def test_a_total_of_what_there_is_not_is_refused(arguments: tuple[str, ...], text: str) -> None:
     with pytest.raises(InputError, match=text):
-        predict(AttentionProblem(seq_q=64), "fa2", "a100").total(*asked)
+        predict(AttentionProblem(seq_q=64), "fa2", "a100").total(*arguments)
 
 
 def test_hbm_bytes_are_not_known_from_bounds_alone() -> None:
-    made = predict(AttentionProblem(seq_q=64), "fa2", "a100", method="bounds")
-    assert made.total("l2") > 0
+    prediction = predict(AttentionProblem(seq_q=64), "fa2", "a100", method="bounds")
+    assert prediction.total("l2") > 0
     with pytest.raises(InputError, match="with method bounds"):
-        made.total("hbm")
+        prediction.total("hbm")
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "text", "value"), [
-    ("seq_q", "4k", 4096), ("seq_k", " 1m ", 1 << 20), ("offset", "-2k", -2048), ("dropout", "0.25", 0.25),
-    ("mask_block", "64", (64, 64)), ("mask_block", "64x128", (64, 128)), ("seq_lens", "512,1k", (512, 1024)),
-    ("key_padding", "true", True), ("key_padding", "0", False), ("dtype", "bf16", "bf16"),
-    ("tile", "128X64", (128, 64)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("seq_q", "4k", 4096),
+        ("seq_k", " 1m ", 1 << 20),
+        ("offset", "-2k", -2048),
+        ("dropout", "0.25", 0.25),
+        ("mask_block", "64", (64, 64)),
+        ("mask_block", "64x128", (64, 128)),
+        ("seq_lens", "512,1k", (512, 1024)),
+        ("key_padding", "true", True),
+        ("key_padding", "0", False),
+        ("dtype", "bf16", "bf16"),
+        ("tile", "128X64", (128, 64)),
+    ],
+)
 def test_a_field_reads_its_text(name: str, text: str, value: object) -> None:
     assert {**FIELDS, **OVERRIDES}[name].read(text, "value") == value
 
 
-@pytest.mark.parametrize(("name", "text", "why"), [
-    ("seq_q", "-1", "'-1' is not a size"), ("seq_q", "4q", "'4q' is not a size"), ("tile", "64", "not of the form QxK"),
-    ("tile", "64x64x2", "'64x64x2' is not of the form QxK"), ("dropout", "1", "'1' is out of range"),
-    ("dropout", "x", "'x' is out of range; accepted: 0 <= P < 1"), ("seq_lens", "1:2", "'1:2' is not a range"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("seq_q", "-1", "'-1' is not a size"),
+        ("seq_q", "4q", "'4q' is not a size"),
+        ("tile", "64", "not of the form QxK"),
+        ("tile", "64x64x2", "'64x64x2' is not of the form QxK"),
+        ("dropout", "1", "'1' is out of range"),
+        ("dropout", "x", "'x' is out of range; accepted: 0 <= P < 1"),
+        ("seq_lens", "1:2", "'1:2' is not a range"),
+    ],
+)
 def test_a_field_refuses_a_text_by_what_it_is_of(name: str, text: str, why: str) -> None:
     with pytest.raises(InputError, match=re.escape(why)) as refused:
         {**FIELDS, **OVERRIDES}[name].read(text, "--x")
@@ -288,14 +329,22 @@ def test_a_field_refuses_a_text_by_what_it_is_of(name: str, text: str, why: str)
 LONG = AttentionProblem(heads=4, seq_q=512)
 
 
-@pytest.mark.parametrize(("kernel", "gpu", "settings", "text"), [
-    ("flash", "a100", {"tile": (16, 16), "warps": 8}, "block_q 16 gives 8 warps only 2 rows each"),
-    ("fa2", "a100", {"tile": (64, 64), "warps": 8}, "accepted: block_q a multiple of 128"),
-    ("flash", "t4", {"stages": 2}, "2 stages need asynchronous copies"),
-    ("triton", "a100", {"tile": (96, 48)}, "block_q 96 is no power of two"),
-    ("triton", "a100", {"tile": (64, 8)}, "block_k 8: tl.dot needs 16"),
-    ("flex", "a100", {"warps": 6}, "warps 6 is no power of two"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kernel", "gpu", "settings", "text"),
+    [
+        (
+            "flash",
+            "a100",
+            {"tile": (16, 16), "warps": 8},
+            "block_q 16 gives 8 warps only 2 rows each",
+        ),
+        ("fa2", "a100", {"tile": (64, 64), "warps": 8}, "accepted: block_q a multiple of 128"),
+        ("flash", "t4", {"stages": 2}, "2 stages need asynchronous copies"),
+        ("triton", "a100", {"tile": (96, 48)}, "block_q 96 is no power of two"),
+        ("triton", "a100", {"tile": (64, 8)}, "block_k 8: tl.dot needs 16"),
+        ("flex", "a100", {"warps": 6}, "warps 6 is no power of two"),
+    ],
+)
 def test_predict_refuses_a_tile_that_cannot_run(
     kernel: str, gpu: str, settings: dict[str, Any], text: str
 ) -> None:

@@ -55,7 +55,9 @@ ONES = (
 
 
 def faults(text: str) -> list[str]:
-    return [f"{what}: {m[0]!r}" for what, wrong in WRONG.items() for m in re.finditer(wrong, text)]
+    return [
+        f"{fault}: {m[0]!r}" for fault, wrong in WRONG.items() for m in re.finditer(wrong, text)
+    ]
 
 
 def said(capsys: pytest.CaptureFixture[str], line: str) -> str:
@@ -70,9 +72,13 @@ def test_numbers_agree_with_their_nouns(line: str, capsys: pytest.CaptureFixture
 
 
 SIZES = {
-    "--gpu": ("h100", "a100", "v100", "l4"), "--heads": ("1", "2", "32"), "--batch": ("1", "2"),
-    "--head-dim": ("1", "64", "128"), "--seq-len": ("1", "2", "512"), "--dtype": ("fp16", "fp32"),
-}  # fmt: skip
+    "--gpu": ("h100", "a100", "v100", "l4"),
+    "--heads": ("1", "2", "32"),
+    "--batch": ("1", "2"),
+    "--head-dim": ("1", "64", "128"),
+    "--seq-len": ("1", "2", "512"),
+    "--dtype": ("fp16", "fp32"),
+}
 OTHERS = (
     "",
     "--causal",
@@ -94,8 +100,12 @@ COMMANDS = (
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(st.sampled_from(COMMANDS), st.fixed_dictionaries({k: st.sampled_from(v) for k, v in SIZES.items()}),
-       st.sampled_from(OTHERS), st.sampled_from(("default", "naive", "flash", "math")))  # fmt: skip
+@given(
+    st.sampled_from(COMMANDS),
+    st.fixed_dictionaries({k: st.sampled_from(v) for k, v in SIZES.items()}),
+    st.sampled_from(OTHERS),
+    st.sampled_from(("default", "naive", "flash", "math")),
+)
 def test_any_line_agrees(command: str, sizes: dict[str, str], other: str, kernel: str) -> None:
     import contextlib
     import io

@@ -20,8 +20,8 @@ def every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_short_work_shows_nothing_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(progress("predicting")([3, 1, 2])) == [3, 1, 2]
-    with counter(10, "replay", after_s=0.0) as shown:
-        shown(10)
+    with counter(10, "replay", after_s=0.0) as count_up:
+        count_up(10)
     announce("measuring: clocks")
     assert capsys.readouterr() == ("", "")
 
@@ -59,9 +59,11 @@ def test_lines_come_while_work_waits() -> None:
         "import time, iosim.base.progress as p\np.LINE_S = 0.1\n"
         "with p.counter(8, 'replay', 'tile') as done:\n    done(3)\n    time.sleep(0.6)\n"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stderr.startswith("iosim: replay: 3 of 8 tiles; 0 s\n")
-    assert told.stdout == ""
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert completed.stderr.startswith("iosim: replay: 3 of 8 tiles; 0 s\n")
+    assert completed.stdout == ""
 
 
 def test_a_bar_on_a_terminal(
@@ -73,10 +75,10 @@ def test_a_bar_on_a_terminal(
     out, err = capsys.readouterr()
     assert "predicting" in err
     assert out == ""
-    with counter(10, "replay", "tile", after_s=0.0) as shown:
-        shown(4)
+    with counter(10, "replay", "tile", after_s=0.0) as count_up:
+        count_up(4)
         assert LINES.due(time.monotonic() + 1e7) is None  # where there is a bar there is no line
-        shown(25)  # a count beyond the total ends at the total
+        count_up(25)  # a count beyond the total ends at the total
     err = capsys.readouterr().err
     assert "replay" in err
     assert "25" not in err

@@ -76,18 +76,19 @@ def made(dataclass: Callable[..., Any], suffix: str) -> dict[str, Any]:
     return classes
 
 
-OURS, THEIRS = made(records.dataclass, "Ours"), made(dataclasses.dataclass, "Theirs")
+OURS = made(records.dataclass, "Ours")
+THEIRS = made(dataclasses.dataclass, "Theirs")
 
 
 def outcome(act: Callable[[], Any]) -> str:
     """What an act gives or raises, as a text that does not tell the two ways apart."""
     try:
-        told = repr(act())
+        text = repr(act())
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}"
     for words in ("Ours", "Theirs", "made.<locals>."):
-        told = told.replace(words, "")
-    return told.split(" object at ")[0]
+        text = text.replace(words, "")
+    return text.split(" object at ")[0]
 
 
 ACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -122,7 +123,7 @@ ACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "set what is no field": lambda k: setattr(k["Plain"](1), "z", 2),
     "delete": lambda k: delattr(k["Plain"](1), "a"),
     "set a field of a subclass": lambda k: setattr(k["Loose"](1), "a", 2),
-    "set of an open one": lambda k: (one := k["Open"](), setattr(one, "a", 2), one)[-1],
+    "set of an open one": lambda k: (record := k["Open"](), setattr(record, "a", 2), record)[-1],
     "cached": lambda k: k["Plain"](4).doubled,
     "too few": lambda k: k["Plain"](),
     "too many": lambda k: k["Child"](1, "b", [], 0.5, 3),
@@ -143,9 +144,9 @@ ACTS: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", ACTS)
-def test_a_record_does_what_a_dataclass_does(what: str) -> None:
-    assert outcome(lambda: ACTS[what](OURS)) == outcome(lambda: ACTS[what](THEIRS))
+@pytest.mark.parametrize("action", ACTS)
+def test_a_record_does_what_a_dataclass_does(action: str) -> None:
+    assert outcome(lambda: ACTS[action](OURS)) == outcome(lambda: ACTS[action](THEIRS))
 
 
 @pytest.mark.parametrize("outer", [records.dataclass, dataclasses.dataclass])
@@ -161,10 +162,15 @@ def test_either_kind_inherits_from_the_other(
     class Child(Base):
         b: int = 2
 
-    one = Child(b=3)
-    assert (one.a, one.b, one == Child(1, 3), hash(one) == hash(Child(1, 3))) == (1, 3, True, True)
+    child = Child(b=3)
+    assert (child.a, child.b, child == Child(1, 3), hash(child) == hash(Child(1, 3))) == (
+        1,
+        3,
+        True,
+        True,
+    )
     with pytest.raises(dataclasses.FrozenInstanceError):
-        one.b = 4  # type: ignore[misc]
+        child.b = 4  # type: ignore[misc]
     assert Base(2) != Base()
 
 

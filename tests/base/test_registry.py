@@ -39,12 +39,12 @@ def test_the_modules_of_the_package_register_what_their_tables_say() -> None:
     for name, module in _BOOKS._module_of.items():
         assert type(_BOOKS.named(name)).__module__ == module
     for registry, package in ((_ALGORITHMS, "algorithms"), (_BOOKS, "libraries")):
-        own = {
+        registered = {
             name
             for name, value in registry.items()
             if f"iosim.catalog.{package}." in _module(value)
         }
-        assert own == set(registry._module_of)
+        assert registered == set(registry._module_of)
 
 
 def _module(value: object) -> str:

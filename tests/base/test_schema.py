@@ -47,15 +47,20 @@ def by(table: Table) -> Check:
 
 
 FILES = [
-    *(File(path, lambda data: profile_file.parse(data).problems, ("sources",))
-      for path in sorted(PROFILES.glob("*.toml")) if path.name != profile_file.INHERITANCE_FILE),
+    *(
+        File(path, lambda data: profile_file.parse(data).problems, ("sources",))
+        for path in sorted(PROFILES.glob("*.toml"))
+        if path.name != profile_file.INHERITANCE_FILE
+    ),
     File(PROFILES / profile_file.INHERITANCE_FILE, by(profile_file.INHERITANCE), ("sources",)),
-    *(File(path, lambda data: catalog_file.problems(completed(data)))
-      for path in sorted(Path(catalog_file.__file__).parent.glob("*.toml"))),
+    *(
+        File(path, lambda data: catalog_file.problems(completed(data)))
+        for path in sorted(Path(catalog_file.__file__).parent.glob("*.toml"))
+    ),
     File(links.FILE, by(links.LINKS), ("link",)),
     File(reasons.FILE, by(reasons.REASONS)),
     File(data_dir("kernels") / "resources.toml", by(resource_table.STAMP)),
-]  # fmt: skip
+]
 
 
 class Place(NamedTuple):
@@ -73,14 +78,14 @@ class Place(NamedTuple):
 def places(value: Any, steps: tuple[str | int, ...] = (), key: str = "") -> Iterator[Place]:
     """Every key of a file, but one alone of tables that are alike: the first of a list."""
     if isinstance(value, dict):
-        for name, one in value.items():
+        for name, item in value.items():
             path = f'{key}."{name}"' if "." in name else f"{key}.{name}" if key else name
             path = path.removeprefix(".") if key else name
             yield Place((*steps, name), path)
-            yield from places(one, (*steps, name), path)
+            yield from places(item, (*steps, name), path)
     elif isinstance(value, list) and value and isinstance(value[0], dict):
-        for n, one in enumerate(value[:1]):
-            yield from places(one, (*steps, n), f"{key}[{n}]")
+        for n, item in enumerate(value[:1]):
+            yield from places(item, (*steps, n), f"{key}[{n}]")
 
 
 @cache
@@ -89,18 +94,18 @@ def new_places() -> dict[Path, list[Place]]:
     Files of one folder have one form, with or without what the file that they are like has. A quick run takes one in
     four."""
     known: set[tuple[Path, bool, str]] = set()
-    found: dict[Path, list[Place]] = {}
+    places_by_file: dict[Path, list[Place]] = {}
     for file in FILES:
         data = read_toml(file.path)
         keys = {
             (file.path.parent, "like" in data, re.sub(r"\[\d+\]", "", p.key)): p
             for p in places(data)
         }
-        found[file.path] = [place for key, place in keys.items() if key not in known][
+        places_by_file[file.path] = [place for key, place in keys.items() if key not in known][
             :: 4 if effort.quick else 1
         ]
         known |= keys.keys()
-    return found
+    return places_by_file
 
 
 def named(problems: list[Problem], key: str) -> bool:
@@ -139,7 +144,8 @@ def test_a_misspelt_key_is_refused(shipped: tuple[File, dict[str, Any]]) -> None
             len(place.steps) == 2 and place.steps[0] in file.free
         ):
             wrong = copy.deepcopy(data)
-            parent, name = place.parent(wrong), place.steps[-1]
+            parent = place.parent(wrong)
+            name = place.steps[-1]
             misspelt = {f"{key}x" if key == name else key: value for key, value in parent.items()}
             parent.clear()
             parent.update(misspelt)
@@ -241,10 +247,10 @@ def test_a_kernel_file_is_taken_wherever_a_kernel_is(
     totals = []
     for kernel in ("fa2", path):
         assert main(["predict", *call, "--kernel", kernel, "--format", "json"]) == 0
-        (made,) = json.loads(capsys.readouterr().out)["predictions"]
-        totals.append((made["totals"], made["time_s"]))
+        (printed,) = json.loads(capsys.readouterr().out)["predictions"]
+        totals.append((printed["totals"], printed["time_s"]))
     assert totals[0] == totals[1]
-    assert made["kernel"]["name"] == "mine"
+    assert printed["kernel"]["name"] == "mine"
     for command in ("compare", "explain"):
         assert main([command, *call, "--kernel", path]) == 0
         assert "mine" in capsys.readouterr().out
@@ -292,7 +298,8 @@ def test_a_kernel_file_with_a_mistake_is_one_line(
 @pytest.mark.parametrize("name", ["fa2", "fa3", "cudnn", "flashmla", "naive", "triton"])
 def test_a_kernel_is_shown_to_people(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["kernels", "show", name]) == 0
-    text, data = capsys.readouterr().out, entry(name)
+    text = capsys.readouterr().out
+    data = entry(name)
     for row in data["tile"]:
         assert f"{row['block_q']}x{row['block_k']}" in text
     for word in (
@@ -303,20 +310,26 @@ def test_a_kernel_is_shown_to_people(name: str, capsys: pytest.CaptureFixture[st
     ):
         assert word in text
     assert main(["kernels", "show", name, "--format", "json"]) == 0
-    shown = json.loads(capsys.readouterr().out)["kernel"]
-    assert len(shown.pop("spill", ())) == len(spills(data))
-    assert len(shown.pop("backward_spill", ())) == len(spills(data, backward=True))
-    assert shown.pop("checked") == list(checked(name))
-    assert shown == {
+    printed_kernel = json.loads(capsys.readouterr().out)["kernel"]
+    assert len(printed_kernel.pop("spill", ())) == len(spills(data))
+    assert len(printed_kernel.pop("backward_spill", ())) == len(spills(data, backward=True))
+    assert printed_kernel.pop("checked") == list(checked(name))
+    assert printed_kernel == {
         key: value for key, value in data.items() if key not in ("spill", "backward_spill")
     }
 
 
-@pytest.mark.parametrize("text", [
-    ".".join(["a"] * 20_000) + " = 1", "[" + ".".join(["a"] * 20_000) + "]",
-    'x = {' + ".".join(['"a"'] * 20_000) + " = 1}",
-    "x = " + "[" * 20_000, "x = " + "{a=" * 20_000, " . ".join(["'k'"] * 5_000) + " = 1",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        ".".join(["a"] * 20_000) + " = 1",
+        "[" + ".".join(["a"] * 20_000) + "]",
+        "x = {" + ".".join(['"a"'] * 20_000) + " = 1}",
+        "x = " + "[" * 20_000,
+        "x = " + "{a=" * 20_000,
+        " . ".join(["'k'"] * 5_000) + " = 1",
+    ],
+)
 def test_what_is_nested_without_end_is_refused_at_once(text: str, tmp_path: Path) -> None:
     place = tmp_path / "deep.toml"
     place.write_text(f"schema = 1\n{text}\n")

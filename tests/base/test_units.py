@@ -52,8 +52,13 @@ def test_several_numbers_with_separators_are_refused_too() -> None:
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("4k,8k,16,384", 16384), ("4096,8,192", 8192), ("16,384,32k", 16384), ("1024,65,536,128k", 65536)],
-)  # fmt: skip
+    [
+        ("4k,8k,16,384", 16384),
+        ("4096,8,192", 8192),
+        ("16,384,32k", 16384),
+        ("1024,65,536,128k", 65536),
+    ],
+)
 def test_one_number_among_others_may_have_a_separator(text: str, number: int) -> None:
     with pytest.raises(InputError, match=f"write {number}, or"):
         sizes(text, "--context")
@@ -61,9 +66,14 @@ def test_one_number_among_others_may_have_a_separator(text: str, number: int) ->
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
-    [("4k,8k,512", [4096, 8192, 512]), ("128,512,1k", [128, 512, 1024]), ("4k, 16, 384", [4096, 16, 384]),
-     ("1024,64,128", [1024, 64, 128]), ("1k:2k:x2,96", [1024, 2048, 96])],
-)  # fmt: skip
+    [
+        ("4k,8k,512", [4096, 8192, 512]),
+        ("128,512,1k", [128, 512, 1024]),
+        ("4k, 16, 384", [4096, 16, 384]),
+        ("1024,64,128", [1024, 64, 128]),
+        ("1k:2k:x2,96", [1024, 2048, 96]),
+    ],
+)
 def test_lists_of_short_and_long_numbers(text: str, numbers: list[int]) -> None:
     assert sizes(text, "--context") == numbers
 
@@ -80,8 +90,14 @@ def test_no_length_that_is_common_is_taken_for_a_list() -> None:
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
-    [("8,128", [8, 128]), ("16,256,512", [16, 256, 512]), ("8,136", None), ("16,400", None), ("512,256", None)],
-)  # fmt: skip
+    [
+        ("8,128", [8, 128]),
+        ("16,256,512", [16, 256, 512]),
+        ("8,136", None),
+        ("16,400", None),
+        ("512,256", None),
+    ],
+)
 def test_a_list_grows_by_sixteen_times_at_most(text: str, numbers: list[int] | None) -> None:
     """16 x 8 = 128: 8,128 is a list of two; 8,136 would grow by 17, and 512,256 does not grow."""
     if numbers is None:

@@ -40,8 +40,8 @@ def facts(pid: int) -> list[str]:
 
 
 def is_running(pid: int) -> bool:
-    found = facts(pid)
-    return bool(found) and found[0] != "Z"
+    process_facts = facts(pid)
+    return bool(process_facts) and process_facts[0] != "Z"
 
 
 def below(pid: int) -> list[int]:
@@ -51,7 +51,7 @@ def below(pid: int) -> list[int]:
         for p in os.listdir("/proc")
         if p.isdigit() and (of := facts(int(p))) and int(of[1]) == pid
     ]
-    return [*mine, *(one for child in mine for one in below(child))]
+    return [*mine, *(descendant for child in mine for descendant in below(child))]
 
 
 def eventually(holds: object, seconds: float = 30.0) -> bool:
@@ -68,9 +68,13 @@ def eventually(holds: object, seconds: float = 30.0) -> bool:
 def test_workers_end_with_their_command_and_say_nothing(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "iosim", "sweep", *LINE, "--out", str(tmp_path / "grid.csv")]
     process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
+    )
     assert eventually(lambda: len(below(process.pid)) >= 3), (
         "two workers and what clears away after them"
     )
@@ -80,12 +84,12 @@ def test_workers_end_with_their_command_and_say_nothing(name: str, tmp_path: Pat
     else:
         os.kill(process.pid, getattr(signal, name))
     assert eventually(lambda: not any(map(is_running, workers)), 10), workers
-    told = process.communicate(timeout=10)[1]
+    printed = process.communicate(timeout=10)[1]
     assert process.returncode == {"SIGINT": 130, "SIGTERM": 143, "SIGKILL": -signal.SIGKILL}[name]
-    assert "Traceback" not in told
-    assert "resource_tracker" not in told
+    assert "Traceback" not in printed
+    assert "resource_tracker" not in printed
     last = {"SIGINT": "iosim: interrupted\n", "SIGTERM": "iosim: terminated\n", "SIGKILL": ""}[name]
-    assert told.endswith(last)
+    assert printed.endswith(last)
 
 
 @contextlib.contextmanager
@@ -127,9 +131,9 @@ def test_a_cluster_whose_workers_are_all_gone_is_told(
             client.wait_for_workers(1, timeout=60)
             original = run._wait
 
-            def killed_first(*asked: object) -> None:
+            def killed_first(*arguments: object) -> None:
                 process.kill()
-                original(*asked)
+                original(*arguments)
 
             monkeypatch.setattr(run, "_wait", killed_first)
             with pytest.raises(
@@ -161,23 +165,31 @@ def test_a_scheduler_that_is_not_there_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("thread", "stopped", "told_at_once", "told_at_the_end"), [
-    # What others fail with is told as ever; what joblib's manager does, once it is known that nobody stopped its workers.
-    ("another", False, 1, 1), ("another", True, 1, 1),
-    (workers.MANAGER, False, 0, 1), (workers.MANAGER, True, 0, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("thread", "stopped", "told_at_once", "told_at_the_end"),
+    [
+        # What others fail with is told as ever; what joblib's manager does, once it is known that nobody stopped its workers.
+        ("another", False, 1, 1),
+        ("another", True, 1, 1),
+        (workers.MANAGER, False, 0, 1),
+        (workers.MANAGER, True, 0, 0),
+    ],
+)
 def test_failures_of_a_manager_whose_workers_were_stopped_are_nobodys_concern(
-    thread: str, stopped: bool, told_at_once: int, told_at_the_end: int,
+    thread: str,
+    stopped: bool,
+    told_at_once: int,
+    told_at_the_end: int,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    told: list[object] = []
-    manager = workers._Manager(told.append)
+) -> None:
+    failures: list[object] = []
+    manager = workers._Manager(failures.append)
     monkeypatch.setattr(threading, "excepthook", manager)
     failure: Any = SimpleNamespace(thread=SimpleNamespace(name=thread))
     manager(failure)
-    assert len(told) == told_at_once
+    assert len(failures) == told_at_once
     manager.is_stopped = stopped
     manager.tell()
-    assert told == [failure] * told_at_the_end
+    assert failures == [failure] * told_at_the_end
     # The usual hook is back, unless the manager may fail later still.
-    assert threading.excepthook == (manager if stopped else told.append)
+    assert threading.excepthook == (manager if stopped else failures.append)

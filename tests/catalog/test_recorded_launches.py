@@ -15,8 +15,8 @@ CASES = load_script("tests/golden/launch_cases.py")
 @pytest.mark.recorded
 @pytest.mark.parametrize("kernel", entry_names())
 def test_launches_are_as_recorded(kernel: str) -> None:
-    made = dict(STUDIES.made_of_kernel("launches", kernel))
-    assert made == STUDIES.recorded_of_kernel(kernel)["launches"]
+    recorded_again = dict(STUDIES.made_of_kernel("launches", kernel))
+    assert recorded_again == STUDIES.recorded_of_kernel(kernel)["launches"]
 
 
 @pytest.mark.parametrize("kernel", entry_names())

@@ -54,7 +54,7 @@ def test_a_fault_in_a_loop_is_a_new_difference(
     before = script.differences()
     monkeypatch.setattr(script, "recorded", lambda: [*rows[:number], (call, faulty)])
     fresh = set(script.differences()) - set(before)
-    assert {quantity} <= {one[7] for one in fresh}
+    assert {quantity} <= {row[7] for row in fresh}
 
 
 def test_minimal_stores_what_its_published_source_does() -> None:

@@ -26,7 +26,7 @@ from iosim.code.frame_addresses import FrameRegisters
 )
 def test_places_in_a_frame(line: str, offset: int | None, tmp_path: Path) -> None:
     lines = ["MOV R3, 0xc", line, "LDL R4, [R2]"]
-    text = "".join(f"/*{16 * n:04x}*/ {one} ;\n" for n, one in enumerate(lines))
+    text = "".join(f"/*{16 * n:04x}*/ {line} ;\n" for n, line in enumerate(lines))
     *before, load = function(text, tmp_path).instructions
     registers = FrameRegisters()
     registers.run(before)

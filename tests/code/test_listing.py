@@ -48,5 +48,5 @@ def test_control_words_are_read_as_written() -> None:
 
 def test_blackwells_listing_has_no_semicolons() -> None:
     line = "        /*0160*/      LDG.E R5, desc[UR8][R4.64]        &wr=0x2          ?trans1;"
-    (one,) = read_listing(line)
-    assert (one.opcode, one.operands) == ("LDG.E", ("R5", "desc[UR8][R4.64]"))
+    (instruction,) = read_listing(line)
+    assert (instruction.opcode, instruction.operands) == ("LDG.E", ("R5", "desc[UR8][R4.64]"))

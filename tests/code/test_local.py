@@ -23,21 +23,23 @@ class TestLocalMemory:
 
     def test_what_fits_is_found_in_l1(self, tmp_path: Path) -> None:
         turn = self.turn(16, tmp_path).instructions
-        found = local_traffic(turn, 90, warps=8, l1_bytes=200_000)  # 16 words x 128 bytes x 8 warps
-        assert (found.loaded, found.stored, found.touched) == (16 * 4, 16 * 4, 64)
-        assert found.hit_share > 0.99
+        traffic = local_traffic(
+            turn, 90, warps=8, l1_bytes=200_000
+        )  # 16 words x 128 bytes x 8 warps
+        assert (traffic.loaded, traffic.stored, traffic.touched) == (16 * 4, 16 * 4, 64)
+        assert traffic.hit_share > 0.99
 
     def test_what_does_not_fit_comes_from_the_l2(self, tmp_path: Path) -> None:
         turn = self.turn(300, tmp_path).instructions
-        found = local_traffic(
+        traffic = local_traffic(
             turn, 90, warps=8, l1_bytes=100_000
         )  # 307,200 bytes go by before a word is loaded
-        assert found.hit_share < 0.01
-        assert found.stored == 300 * 4  # stores are written through, whatever L1 holds
+        assert traffic.hit_share < 0.01
+        assert traffic.stored == 300 * 4  # stores are written through, whatever L1 holds
 
     def test_an_address_worked_out_at_run_time_is_counted_as_such(self, tmp_path: Path) -> None:
-        one = function("/*0000*/ LDL R4, [R2+UR5] ;\n", tmp_path).instructions
-        assert local_traffic(one, 90, warps=4, l1_bytes=100_000).unknown == 1
+        instruction = function("/*0000*/ LDL R4, [R2+UR5] ;\n", tmp_path).instructions
+        assert local_traffic(instruction, 90, warps=4, l1_bytes=100_000).unknown == 1
 
     def test_an_array_in_a_loop_is_found_by_its_counter(self, tmp_path: Path) -> None:
         """Two trips of a loop over an array of 128 bytes each, stored and loaded: every word is the one stored."""
@@ -53,9 +55,9 @@ class TestLocalMemory:
             for n, line in enumerate(["R2UR UR10, R1", *lines, *trip, *trip])
         )
         first, *turn = function(text, tmp_path).instructions
-        found = local_traffic(turn, 90, warps=8, l1_bytes=200_000, before=[first])
-        assert (found.unknown, found.touched) == (0, 2 * 4 * 4)  # two trips of four words
-        assert found.hit_share > 0.99
+        traffic = local_traffic(turn, 90, warps=8, l1_bytes=200_000, before=[first])
+        assert (traffic.unknown, traffic.touched) == (0, 2 * 4 * 4)  # two trips of four words
+        assert traffic.hit_share > 0.99
         assert local_traffic(turn, 90, warps=8, l1_bytes=200_000).unknown == 16  # UR10 is not known
 
 

@@ -79,7 +79,8 @@ def test_a_kernel_of_5000_instructions_is_read_in_time(tmp_path: Path) -> None:
 
 def test_a_cta_of_unknown_threads_is_taken_to_have_128(tmp_path: Path) -> None:
     """Four warps, as 128 is a whole number of them; a thread more would be a fifth warp."""
-    code, h100 = replace(function(NESTED, tmp_path), threads=None), load_profile("h100")
+    code = replace(function(NESTED, tmp_path), threads=None)
+    h100 = load_profile("h100")
     resident = kernel_facts(code, h100).resident
     assert resident == kernel_facts(code, h100, threads=128).resident
     assert resident != kernel_facts(code, h100, threads=129).resident
@@ -88,9 +89,12 @@ def test_a_cta_of_unknown_threads_is_taken_to_have_128(tmp_path: Path) -> None:
 def test_a_branch_that_is_taken_waits(tmp_path: Path) -> None:
     flow = Flow(function(NESTED, tmp_path))
     way = [flow.instructions[n] for n in (0, 1)]
-    back = next(one for one in flow.instructions if one.target is not None)
-    there = next(one for one in flow.instructions if one.address == back.target)
-    taken, falls = trace([back, there], 90), trace([back, way[0]], 90)
-    assert taken[0].stall - falls[0].stall == (TAKEN_BRANCH_CYCLES if way[0] != there else 0)
-    alone = trace([there, back], 90)  # a loop's last branch goes back to its first instruction
+    back = next(instruction for instruction in flow.instructions if instruction.target is not None)
+    target = next(
+        instruction for instruction in flow.instructions if instruction.address == back.target
+    )
+    taken = trace([back, target], 90)
+    falls = trace([back, way[0]], 90)
+    assert taken[0].stall - falls[0].stall == (TAKEN_BRANCH_CYCLES if way[0] != target else 0)
+    alone = trace([target, back], 90)  # a loop's last branch goes back to its first instruction
     assert alone[-1].stall == taken[0].stall

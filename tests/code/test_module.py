@@ -24,17 +24,28 @@ def test_a_cubin_says_what_a_cta_takes(tmp_path: Path, arch: str) -> None:
         32 * 32 * 4,
         128,
     )
-    kinds = [one.kind for one in function.instructions]
+    kinds = [instruction.kind for instruction in function.instructions]
     assert {"LDG", "STS", "LDS", "BAR"} <= set(kinds)
     assert any(
-        one.source and one.source[1] == 5 for one in function.instructions if one.kind == "LDG"
+        instruction.source and instruction.source[1] == 5
+        for instruction in function.instructions
+        if instruction.kind == "LDG"
     )
     assert function.ptx.splitlines()[
-        next(one.ptx_line for one in function.instructions if one.kind == "BAR") - 1
+        next(
+            instruction.ptx_line
+            for instruction in function.instructions
+            if instruction.kind == "BAR"
+        )
+        - 1
     ]
-    stalls = {one.control.stall for one in function.instructions}
+    stalls = {instruction.control.stall for instruction in function.instructions}
     assert len(stalls) > 3
-    assert any(one.control.waits for one in function.instructions if one.kind == "FADD")
+    assert any(
+        instruction.control.waits
+        for instruction in function.instructions
+        if instruction.kind == "FADD"
+    )
 
 
 @pytest.mark.parametrize(("shared", "l1_kib"), [(49_152, 156), (49_153, 28)])

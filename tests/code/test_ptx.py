@@ -45,7 +45,7 @@ def interpreted(
     entry: Entry, grid: tuple[int, int, int], lanes: int, values: dict[str, int]
 ) -> Touched:
     """What lanes touch, one lane after the other, in plain Python."""
-    found: Touched = Counter()
+    touches: Touched = Counter()
     for cta, (z, y, x) in enumerate(itertools.product(*(range(side) for side in grid[::-1]))):
         for lane in range(lanes):
             special = {
@@ -55,12 +55,12 @@ def interpreted(
                 "%ctaid.z": z,
                 "%ntid.x": lanes,
             }
-            _one_lane(entry, special, values, cta, found)
-    return found
+            _one_lane(entry, special, values, cta, touches)
+    return touches
 
 
 def _one_lane(
-    entry: Entry, special: dict[str, int], values: dict[str, int], cta: int, found: Touched
+    entry: Entry, special: dict[str, int], values: dict[str, int], cta: int, touches: Touched
 ) -> None:
     registers: dict[str, int] = dict(special)
     at = 0
@@ -69,22 +69,22 @@ def _one_lane(
         return registers[text] if text in registers else int(text, 0)
 
     while at < len(entry.instructions):
-        one = entry.instructions[at]
+        instruction = entry.instructions[at]
         at += 1
-        if one.guard and bool(registers[one.guard]) == one.negated:
+        if instruction.guard and bool(registers[instruction.guard]) == instruction.negated:
             continue
-        name, o = one.name, one.operands
+        name, o = instruction.name, instruction.operands
         if name == "ret":
             return
         if name == "bra":
-            at = one.target
-        elif name == "ld" and "param" in one.opcode:
+            at = instruction.target
+        elif name == "ld" and "param" in instruction.opcode:
             registers[str(o[0])] = values[str(o[1]).strip("[]")]
         elif name in ("ld", "st"):
             address = get(str(o[1] if name == "ld" else o[0]).strip("[]"))
-            found[at - 1, cta, address] += 1
+            touches[at - 1, cta, address] += 1
         else:
-            registers[str(o[0])] = _result(one.text, [get(x) for x in o[1:]])
+            registers[str(o[0])] = _result(instruction.text, [get(x) for x in o[1:]])
 
 
 def _result(text: str, v: list[int]) -> int:
@@ -130,7 +130,7 @@ def _result(text: str, v: list[int]) -> int:
 
 def touched(evaluated: Evaluated) -> Touched:
     """The same, of the folded trace written out."""
-    found: Touched = Counter()
+    touches: Touched = Counter()
     before = 0
     for trace in evaluated.traces:
         for access, folds in trace.walk():
@@ -144,9 +144,9 @@ def touched(evaluated: Evaluated) -> Touched:
                         t * s[n] for t, s in zip(trips, access.strides, strict=True)
                     )
                     for offset in offsets:
-                        found[access.site // 2, before + int(cta), int(base + offset)] += 1
+                        touches[access.site // 2, before + int(cta), int(base + offset)] += 1
         before += trace.ctas
-    return found
+    return touches
 
 
 def agree(entry: Entry, grid: tuple[int, int, int], lanes: int, arguments: dict[str, Any]) -> None:
@@ -212,10 +212,20 @@ BENDS = (
 
 
 @given(
-    bend=st.sampled_from(BENDS), per_cta=st.integers(0, 70), first=st.integers(0, 3), longer=st.integers(0, 3),
-    limit=st.integers(1, 90), element=st.sampled_from((2, 4, 16)), inner=st.integers(1, 3), outer=st.integers(1, 4),
-    lane=st.integers(-1, 4), n=st.integers(0, 24), m=st.integers(1, 7), ctas=st.integers(1, 3), rows=st.integers(1, 2),
-)  # fmt: skip
+    bend=st.sampled_from(BENDS),
+    per_cta=st.integers(0, 70),
+    first=st.integers(0, 3),
+    longer=st.integers(0, 3),
+    limit=st.integers(1, 90),
+    element=st.sampled_from((2, 4, 16)),
+    inner=st.integers(1, 3),
+    outer=st.integers(1, 4),
+    lane=st.integers(-1, 4),
+    n=st.integers(0, 24),
+    m=st.integers(1, 7),
+    ctas=st.integers(1, 3),
+    rows=st.integers(1, 2),
+)
 @settings(deadline=None)
 def test_what_is_evaluated_together_is_what_each_lane_does(
     bend: str, n: int, m: int, ctas: int, rows: int, **numbers: int
@@ -256,28 +266,30 @@ def test_a_column_store_takes_a_sector_a_lane() -> None:
         "rows": rows,
         "cols": cols,
     }
-    found = evaluate(ACCESSES["column_store"], (8,), arguments, (128,))
-    assert found.sectors(Mode.STORE) == rows * cols
+    counts = evaluate(ACCESSES["column_store"], (8,), arguments, (128,))
+    assert counts.sectors(Mode.STORE) == rows * cols
     # Rows of 4,000 bytes begin at a sector; of 32 warps the last has 8 rows: 31 x 4 + 1 sectors a column.
-    assert found.sectors(Mode.LOAD) == cols * (31 * 4 + 1)
-    store = next(site for site in found.sites if site.mode is Mode.STORE)
+    assert counts.sectors(Mode.LOAD) == cols * (31 * 4 + 1)
+    store = next(site for site in counts.sites if site.mode is Mode.STORE)
     assert store.used_share == pytest.approx(1 / 8)
     assert store.line.startswith("accesses.cu:")
 
 
 def test_a_column_of_shared_memory_takes_32_cycles() -> None:
     n = 256
-    found = evaluate(
+    counts = evaluate(
         ACCESSES["transpose"],
         (8, 8),
         {"in": tensor("in", n, n), "out": tensor("out", n, n), "n": n},
         (32, 8),
     )
     requests = 8 * 8 * 32  # CTAs x rows of a tile
-    assert found.wavefronts(Mode.STORE) == requests
-    assert found.wavefronts(Mode.LOAD) == 32 * requests
-    assert found.sectors(Mode.LOAD) == found.sectors(Mode.STORE) == n * n * 4 // 32
-    conflict = next(site for site in found.sites if site.space == SHARED and site.mode is Mode.LOAD)
+    assert counts.wavefronts(Mode.STORE) == requests
+    assert counts.wavefronts(Mode.LOAD) == 32 * requests
+    assert counts.sectors(Mode.LOAD) == counts.sectors(Mode.STORE) == n * n * 4 // 32
+    conflict = next(
+        site for site in counts.sites if site.space == SHARED and site.mode is Mode.LOAD
+    )
     assert conflict.wavefronts == 32 * conflict.least_wavefronts
 
 
@@ -289,18 +301,18 @@ def test_a_norm_reads_its_row_again_from_l1_where_it_is_held() -> None:
         "w": tensor("w", cols),
         "cols": cols,
     }
-    found = evaluate(ACCESSES["row_norm"], (300,), arguments, (256,))
-    assert found.sectors(Mode.LOAD) == 3 * 300 * cols * 4 // 32
-    assert found.sectors(Mode.STORE) == 300 * cols * 4 // 32
+    counts = evaluate(ACCESSES["row_norm"], (300,), arguments, (256,))
+    assert counts.sectors(Mode.LOAD) == 3 * 300 * cols * 4 // 32
+    assert counts.sectors(Mode.STORE) == 300 * cols * 4 // 32
     held, lost = 2 << 20, 1 << 10  # bytes of L1; a row has 16 KiB, and its output as many
-    by_size = {size: missed_shares(found, size, 1, 132) for size in (held, lost)}
-    loads = [s for s in found.sites if s.tensor == "in" and s.mode is Mode.LOAD]
+    by_size = {size: missed_shares(counts, size, 1, 132) for size in (held, lost)}
+    loads = [s for s in counts.sites if s.tensor == "in" and s.mode is Mode.LOAD]
     for size, times in ((held, 1), (lost, 2)):
         missed = sum(by_size[size][s.number] * s.sectors for s in loads)
         assert missed == pytest.approx(times * 300 * cols * 4 / 32, rel=0.03)
-    weight = next(s for s in found.sites if s.tensor == "w").number
+    weight = next(s for s in counts.sites if s.tensor == "w").number
     # CTAs of an SM read the weights for one another
-    assert missed_shares(found, 2 << 20, 3, 100)[weight] < 0.4
+    assert missed_shares(counts, 2 << 20, 3, 100)[weight] < 0.4
     assert by_size[lost][weight] > 0.97
 
 
@@ -330,7 +342,8 @@ def test_what_is_stored_beside_a_second_reading_drives_out_the_rest(gpu: str) ->
 
 def test_objects_are_whole_lines_of_which_some_sectors_are_touched() -> None:
     shapes = Shapes()
-    sector, pair = shapes.number(np.array([0])), shapes.number(np.array([0, 4]))
+    sector = shapes.number(np.array([0]))
+    pair = shapes.number(np.array([0, 4]))
     same_line = np.array([key_of(np.array([0]), sector)[0], key_of(np.array([32]), sector)[0]])
     objects = cut(np.unique(same_line), shapes)  # the first two sectors of a line, by a move each
     assert (objects.sizes.tolist(), objects.used) == ([128], 0.5)
@@ -350,13 +363,13 @@ def test_numbers_in_memory_decide_addresses_where_they_are_given() -> None:
         "n": tokens,
         "tile": tile,
     }
-    found = evaluate(ACCESSES["causal_loads"], (4, 2), arguments, (128,))
+    counts = evaluate(ACCESSES["causal_loads"], (4, 2), arguments, (128,))
     rows = 2 * sum(
         min(tokens, (x + 1) * tile) for x in range(4)
     )  # a row of 16 lanes of 16 bytes: 8 sectors
-    assert next(s for s in found.sites if s.tensor == "keys").sectors == 8 * rows
-    moves, shapes = all_moves(found)
-    keys = [m for m in moves if found.bound.tensors[m.tensor].name == "keys"]
+    assert next(s for s in counts.sites if s.tensor == "keys").sectors == 8 * rows
+    moves, shapes = all_moves(counts)
+    keys = [m for m in moves if counts.bound.tensors[m.tensor].name == "keys"]
     assert min(int(m.anchor.min()) for m in keys) == place(0)
     assert max(int(expanded(m).anchor.max()) for m in keys) >= place(0) + 5000 * 256
     unknown = evaluate(
@@ -383,23 +396,28 @@ def test_a_flash_forward_moves_whole_tiles() -> None:
         **matrix,
         "N": tokens,
     }
-    found = evaluate(FORWARD, (tokens // 64, heads), arguments)
+    counts = evaluate(FORWARD, (tokens // 64, heads), arguments)
     blocks, tile = tokens // 64, 64 * 64 * 2 // 32
     visits = heads * blocks * (blocks + 1) // 2
     by_tensor = {
-        name: sum(s.sectors for s in found.sites if s.tensor == name)
+        name: sum(s.sectors for s in counts.sites if s.tensor == name)
         for name in ("Q", "K", "V", "Out", "M")
     }
-    assert by_tensor == {"Q": heads * blocks * tile, "K": visits * tile, "V": visits * tile,
-                         "Out": heads * blocks * tile, "M": heads * tokens * 4 // 32}  # fmt: skip
-    objects = listed(*all_moves(found), found.ctas)
-    names = [t.name for t in found.bound.tensors]
+    assert by_tensor == {
+        "Q": heads * blocks * tile,
+        "K": visits * tile,
+        "V": visits * tile,
+        "Out": heads * blocks * tile,
+        "M": heads * tokens * 4 // 32,
+    }
+    objects = listed(*all_moves(counts), counts.ctas)
+    names = [t.name for t in counts.bound.tensors]
     for number, sizes in objects.sizes.items():
         if names[number] in ("Q", "K", "V", "Out"):
             assert np.unique(sizes).tolist() == [64 * 64 * 2]
     assert objects.entries.size == 2 * visits + 3 * heads * blocks  # K and V; Q, Out and M
-    assert any(s.moves_with_loop for s in found.sites if s.tensor == "K")
-    assert not any(s.strides for s in found.sites if s.tensor == "Q")
+    assert any(s.moves_with_loop for s in counts.sites if s.tensor == "K")
+    assert not any(s.strides for s in counts.sites if s.tensor == "Q")
 
 
 # ---- what is refused, and what is said ----
@@ -428,9 +446,9 @@ def test_a_branch_on_what_was_loaded_is_said() -> None:
     END:
         ret;
     }"""
-    found = evaluate(entries(text)["k"], (1,), {"x": tensor("x", 4)}, (32,))
-    assert found.sectors(Mode.STORE) == 1
-    assert [note for note in found.notes if "branch on floating point" in note]
+    counts = evaluate(entries(text)["k"], (1,), {"x": tensor("x", 4)}, (32,))
+    assert counts.sectors(Mode.STORE) == 1
+    assert [note for note in counts.notes if "branch on floating point" in note]
 
 
 def test_an_indirect_branch_is_named() -> None:
@@ -447,11 +465,14 @@ def test_lines_run_as_often_as_their_blocks() -> None:
         "w": tensor("w", cols),
         "cols": cols,
     }
-    found = evaluate(ACCESSES["row_norm"], (3,), arguments, (128,))
-    square = next(s for s in found.sites if s.tensor == "w")
-    row = found.entry.instructions[square.number // 2].row
-    assert found.runs[row] == pytest.approx(square.requests / (3 * 4) / sum(
-        one.row == row for one in found.entry.instructions))  # fmt: skip
+    counts = evaluate(ACCESSES["row_norm"], (3,), arguments, (128,))
+    square = next(s for s in counts.sites if s.tensor == "w")
+    row = counts.entry.instructions[square.number // 2].row
+    assert counts.runs[row] == pytest.approx(
+        square.requests
+        / (3 * 4)
+        / sum(instruction.row == row for instruction in counts.entry.instructions)
+    )
 
 
 def test_a_vector_of_one_is_a_scalar() -> None:
@@ -518,10 +539,19 @@ DONE:
 
 def test_of_two_ways_that_meet_again_lanes_go_the_shorter() -> None:
     (entry,) = entries(TWO_WAYS).values()
-    told = evaluate(entry, (1,), {"x": tensor("x", 32), "out": tensor("out", 32)})
-    times = {one.text: told.runs[one.row] for one in entry.instructions if "f32" in one.text}
+    evaluated = evaluate(entry, (1,), {"x": tensor("x", 32), "out": tensor("out", 32)})
+    times = {
+        instruction.text: evaluated.runs[instruction.row]
+        for instruction in entry.instructions
+        if "f32" in instruction.text
+    }
     assert {text.split()[0]: n for text, n in times.items()} == {
-        "ld.global.f32": 1, "setp.ltu.f32": 1, "mul.f32": 1, "ex2.approx.ftz.f32": 0,
-        "add.f32": 0, "rcp.approx.ftz.f32": 0, "st.global.f32": 1,
-    }  # fmt: skip
-    assert told.shares.tolist() == [1.0]
+        "ld.global.f32": 1,
+        "setp.ltu.f32": 1,
+        "mul.f32": 1,
+        "ex2.approx.ftz.f32": 0,
+        "add.f32": 0,
+        "rcp.approx.ftz.f32": 0,
+        "st.global.f32": 1,
+    }
+    assert evaluated.shares.tolist() == [1.0]

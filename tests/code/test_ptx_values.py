@@ -40,7 +40,9 @@ def toward_zero(a: int, b: int) -> int:
 
 def field(kind: str, a: int, start: int, length: int) -> int:
     """bfe: bits beyond the number's own are copies of the field's sign."""
-    bits, start, length = int(kind[1:]), start & 255, length & 255
+    bits = int(kind[1:])
+    start = start & 255
+    length = length & 255
     last = min(start + length - 1, bits - 1)
     sign = 0 if kind[0] == "u" or length == 0 else unsigned(a, bits) >> last & 1
     return sum(
@@ -52,7 +54,9 @@ def field(kind: str, a: int, start: int, length: int) -> int:
 
 
 def inserted(kind: str, value: int, into: int, start: int, length: int) -> int:
-    bits, start, length = int(kind[1:]), start & 255, length & 255
+    bits = int(kind[1:])
+    start = start & 255
+    length = length & 255
     for n in range(length):
         if start + n < bits:
             into = into & ~(1 << start + n) | (value >> n & 1) << start + n
@@ -61,22 +65,22 @@ def inserted(kind: str, value: int, into: int, start: int, length: int) -> int:
 
 def bytes_picked(a: int, b: int, picks: int) -> int:
     both = unsigned(a, 32) | unsigned(b, 32) << 32
-    found = 0
+    picked = 0
     for place in range(4):
         pick = picks >> 4 * place & 15
         byte = both >> 8 * (pick & 7) & 255
-        found |= (
+        picked |= (
             (255 if byte & 128 else 0 if pick & 8 else byte) << 8 * place
             if pick & 8
             else (byte << 8 * place)
         )
-    return found
+    return picked
 
 
-def funnel(left: bool, clamp: bool, a: int, b: int, by: int) -> int:
+def funnel(shifts_left: bool, clamp: bool, a: int, b: int, by: int) -> int:
     by = min(unsigned(by, 32), 32) if clamp else by & 31
     both = unsigned(a, 32) | unsigned(b, 32) << 32
-    return both << by >> 32 if left else both >> by
+    return both << by >> 32 if shifts_left else both >> by
 
 
 ARITHMETIC: dict[str, Function] = {
@@ -134,9 +138,7 @@ OTHERS: dict[str, tuple[str, int, Function]] = {
         for kind in ("b32", "b64")
     },
     **{
-        f"shr.{kind}": (
-            kind, 2, lambda a, b, kind=kind: read(kind, a) >> min(unsigned(b, 32), 64)
-        )
+        f"shr.{kind}": (kind, 2, lambda a, b, kind=kind: read(kind, a) >> min(unsigned(b, 32), 64))
         for kind in ("s32", "u32", "s64", "u64")
     },
     **{
@@ -147,7 +149,7 @@ OTHERS: dict[str, tuple[str, int, Function]] = {
         f"bfi.{kind}": (kind, 4, lambda *v, kind=kind: inserted(kind, *v))
         for kind in ("b32", "b64")
     },
-}  # fmt: skip
+}
 SMALL_LAST = ("shl", "shr", "shf", "bfe", "bfi")
 """Instructions whose last operands are numbers of bits."""
 
@@ -156,10 +158,12 @@ def numbers(name: str, operands: int, bits: int, draw: random.Random) -> list[li
     """A list of lanes' numbers for each operand: ends of the range, small numbers, and others."""
     ends = [0, 1, -1, 2, 31, 32, (1 << bits - 1) - 1, -(1 << bits - 1), 0x5A5A, -0x1234]
     columns = [
-        [draw.choice(ends) if draw.random() < 0.5 else signed(draw.getrandbits(bits), bits)
-         for _ in range(DRAWS)]
+        [
+            draw.choice(ends) if draw.random() < 0.5 else signed(draw.getrandbits(bits), bits)
+            for _ in range(DRAWS)
+        ]
         for _ in range(operands)
-    ]  # fmt: skip
+    ]
     if name.startswith(SMALL_LAST):
         few = 2 if name.startswith(("bfe", "bfi")) else 1
         # A field may begin at the last bit and be longer than the number.
@@ -204,7 +208,8 @@ def test_instructions_give_what_whole_numbers_do(name: str) -> None:
 @pytest.mark.parametrize("name", ["shl.b32", "shl.b64", "shr.u32", "shr.s64", "bfe.u32", "bfe.s32"])
 def test_numbers_of_bits_that_all_lanes_share(name: str) -> None:
     kind, operands, function = OTHERS[name]
-    bits, draw = int(kind[1:]), random.Random(name)
+    bits = int(kind[1:])
+    draw = random.Random(name)
     for count in (0, 1, 7, bits - 1, bits, bits + 5):
         shared = [[count]] * (operands - 1)
         (column,) = numbers("mov", 1, bits, draw)
@@ -237,9 +242,13 @@ def test_comparisons(word: str, kind: str) -> None:
     columns[1][:5] = columns[0][:5]
     got = evaluated(f"setp.{word}.{kind}", columns)
     right = {
-        "eq": int.__eq__, "ne": int.__ne__, "lt": int.__lt__,
-        "le": int.__le__, "gt": int.__gt__, "ge": int.__ge__,
-    }[word]  # fmt: skip
+        "eq": int.__eq__,
+        "ne": int.__ne__,
+        "lt": int.__lt__,
+        "le": int.__le__,
+        "gt": int.__gt__,
+        "ge": int.__ge__,
+    }[word]
     for n, (a, b) in zip(got, zip(*columns, strict=True), strict=True):
         assert bool(n) == right(read(kind, a), read(kind, b)), (a, b)
 
@@ -268,9 +277,9 @@ def test_a_predicate_beside_a_register_is_written_too(text: str, holds: list[boo
     (entry,) = entries(f".visible .entry kernel(.param .u64 x)\n{{\n{body}\n}}\n").values()
     run = Run(entry, Settings((1, 1, 1), (64, 1, 1), {}), np.zeros((1, 3), dtype=np.int64))
     run.registers |= {"%v": np.arange(64)[None, :]}
-    found = run._results(0, entry.instructions[0], ALL)
-    assert [name for name, _ in found] == ["%out", "%p"]
-    predicate = found[1][1]
+    results = run._results(0, entry.instructions[0], ALL)
+    assert [name for name, _ in results] == ["%out", "%p"]
+    predicate = results[1][1]
     assert predicate is not None
     assert [bool(n) for n in np.broadcast_to(whole(predicate), (1, 64)).ravel()] == holds
 
@@ -282,10 +291,12 @@ def test_sums_of_columns_and_rows_are_what_their_whole_is() -> None:
         return [draw.randrange(-50, 50) for _ in range(3)]
 
     for _ in range(40):
-        cta, lane = np.array([some()]).T, np.array([some()])
-        split, other = Split(cta, lane), Split(np.array([some()]).T, np.array([some()]))
-        one = np.array([[draw.randrange(-9, 9)]])
+        cta = np.array([some()]).T
+        lane = np.array([some()])
+        split = Split(cta, lane)
+        other = Split(np.array([some()]).T, np.array([some()]))
+        matrix = np.array([[draw.randrange(-9, 9)]])
         assert (whole(plus(split, other, -1)) == split.whole - other.whole).all()
-        assert (whole(times(split, one)) == split.whole * one).all()
-        assert (whole(times(one, split)) == split.whole * one).all()
+        assert (whole(times(split, matrix)) == split.whole * matrix).all()
+        assert (whole(times(matrix, split)) == split.whole * matrix).all()
         assert split.bounds() == (split.whole.min(), split.whole.max())

@@ -14,9 +14,16 @@ from iosim.kernel.machine import MemoryUse
 
 
 def site(number: int = 0, **more: Any) -> Any:
-    usual = {"requests": 10, "sectors": 40, "lines": 20, "wavefronts": 30, "mode": Mode.LOAD,
-             "space": GLOBAL, "distinct_bytes": 40 * 32}  # fmt: skip
-    return SimpleNamespace(number=number, **usual | more)
+    defaults = {
+        "requests": 10,
+        "sectors": 40,
+        "lines": 20,
+        "wavefronts": 30,
+        "mode": Mode.LOAD,
+        "space": GLOBAL,
+        "distinct_bytes": 40 * 32,
+    }
+    return SimpleNamespace(number=number, **defaults | more)
 
 
 def test_sites_of_a_line_are_one_request_in_the_mean() -> None:

@@ -33,8 +33,17 @@ def test_a_launch_of_the_profiler_with_an_impossible_grid(
     refused(capsys, ["ncu-rule", "--launch", str(place), "--gpu", "a100"], "accepted")
 
 
-@pytest.mark.parametrize("header", [b"{'descr': '|b1', 'fortran_order': False, 'shape': (4, 4), ", b"{'descr'", b"(",
-                                    b"'''", b"\\", b"{'a':\n  1"])  # fmt: skip
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"{'descr': '|b1', 'fortran_order': False, 'shape': (4, 4), ",
+        b"{'descr'",
+        b"(",
+        b"'''",
+        b"\\",
+        b"{'a':\n  1",
+    ],
+)
 def test_a_mask_whose_header_breaks_off(
     header: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -63,8 +72,8 @@ def test_a_table_with_line_ends_of_any_kind(
     for name, ends in (("unix", "\n"), ("windows", "\r\n"), ("mac", "\r")):
         place = tmp_path / f"{name}.csv"
         place.write_bytes(text.replace("\n", ends).encode())
-        told = refused(capsys, ["calibrate", "--times", str(place), "--gpu", "h100"])
-        assert "holds 1 row" in told
+        message = refused(capsys, ["calibrate", "--times", str(place), "--gpu", "h100"])
+        assert "holds 1 row" in message
     place.write_bytes(text.encode() + b"1," + b"x" * 200_000)
     refused(capsys, ["calibrate", "--times", str(place), "--gpu", "h100"], "accepted")
 
@@ -75,7 +84,7 @@ def test_a_profile_whose_source_is_empty(
     place = tmp_path / "mine.toml"
     lines = (ROOT / "hardware_profiles/t4.toml").read_text().splitlines()
     place.write_text(
-        "\n".join('datasheet = ""' if one.startswith("datasheet =") else one for one in lines)
+        "\n".join('datasheet = ""' if line.startswith("datasheet =") else line for line in lines)
     )
     assert main(["profiles", "check", str(place)]) == 2
     assert "sources.datasheet: must be a text, not an empty one" in capsys.readouterr().out
@@ -103,14 +112,20 @@ def test_a_full_disk_names_the_file_and_no_option_that_nobody_gave(
         [] if "kernels" in line else ["--kernel", "fa2", "--seq-len", "512", "--method", "bounds"]
     )
     quick += ["--force"] if "html" in line else []
-    told = refused(
+    message = refused(
         capsys, [*line.split(), "/dev/full", *quick], "/dev/full", "No space left on device"
     )
-    assert "--out" not in told
+    assert "--out" not in message
 
 
-@pytest.mark.parametrize("line", ["predict --kernel fa2 --seq-len 512 --out", "kernels new --from fa2 -o",
-                                  "compare --kernel fa2 --seq-len 512 --method bounds --html"])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "predict --kernel fa2 --seq-len 512 --out",
+        "kernels new --from fa2 -o",
+        "compare --kernel fa2 --seq-len 512 --method bounds --html",
+    ],
+)
 def test_what_was_written_is_said(
     line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,8 +151,16 @@ def test_what_was_written_is_said(
     assert capsys.readouterr().err == ""
 
 
-UNUSED = ("--dtype=qqq --stages 8", "--seq-len 512", "--causal", "--with-spills", "--heads 8", "--across --ncu x.csv",
-          "--measurements a --ncu b", "--times --tile 64x64")  # fmt: skip
+UNUSED = (
+    "--dtype=qqq --stages 8",
+    "--seq-len 512",
+    "--causal",
+    "--with-spills",
+    "--heads 8",
+    "--across --ncu x.csv",
+    "--measurements a --ncu b",
+    "--times --tile 64x64",
+)
 
 
 @pytest.mark.parametrize("line", UNUSED)

@@ -223,9 +223,9 @@ QUICK = ["predict", "--kernel", "flash", "--seq-len", "64"]
 
 def test_places_that_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refused(capsys, [*QUICK, "--out", str(tmp_path)], "is a directory")
-    found = refused(capsys, [*QUICK, "--out", str(tmp_path / "none" / "x.json")])
-    assert "--out" in found
-    assert "directory does not exist" in found
+    message = refused(capsys, [*QUICK, "--out", str(tmp_path / "none" / "x.json")])
+    assert "--out" in message
+    assert "directory does not exist" in message
     refused(capsys, [*QUICK, "--out", ""], "--out ''")
     refused(capsys, [*QUICK, "--out", "a\0b"], "--out 'a\\x00b' cannot be written")
     file = tmp_path / "file"
@@ -314,10 +314,10 @@ API: tuple[tuple[str, Callable[[], Any], str], ...] = (
 
 @pytest.mark.parametrize(("call", "words"), [c[1:] for c in API], ids=[c[0] for c in API])
 def test_bad_calls(call: Callable[[], Any], words: str) -> None:
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as refusal:
         call()
-    assert words in str(found.value)
-    assert "\n" not in str(found.value)
+    assert words in str(refusal.value)
+    assert "\n" not in str(refusal.value)
 
 
 def test_an_input_error_is_a_value_error() -> None:
@@ -353,8 +353,14 @@ def test_processes(name: str, tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_standard_output_ends_in_one_line(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run([sys.executable, "-m", "iosim", *QUICK], stdout=full, stderr=subprocess.PIPE,
-                              cwd=tmp_path, timeout=60, check=False)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "iosim", *QUICK],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=tmp_path,
+            timeout=60,
+            check=False,
+        )
     assert done.returncode == 2
     assert (
         done.stderr.decode()

@@ -35,8 +35,8 @@ def predictions(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str
     data = json.loads(out(capsys, "predict", "--format", "json", *argv))
     assert list(data) == ["schema", "answer", "predictions"]
     assert data["schema"] == 1
-    found: list[dict[str, Any]] = data["predictions"]
-    return found
+    listed: list[dict[str, Any]] = data["predictions"]
+    return listed
 
 
 def process(*argv: str, **kw: Any) -> subprocess.CompletedProcess[str]:
@@ -48,15 +48,53 @@ def process(*argv: str, **kw: Any) -> subprocess.CompletedProcess[str]:
 # --- predict ----------------------------------------------------------------------------------------------------------
 
 KEYS = {
-    "problem": {"batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "head_dim_v", "dtype", "accumulate",
-                "output", "mask", "window", "dropout", "pass"},
-    "kernel": {"name", "block_q", "block_k", "warps", "stages", "order", "direction", "splits", "writes_lse"},
+    "problem": {
+        "batch",
+        "heads",
+        "kv_heads",
+        "seq_q",
+        "seq_k",
+        "head_dim",
+        "head_dim_v",
+        "dtype",
+        "accumulate",
+        "output",
+        "mask",
+        "window",
+        "dropout",
+        "pass",
+    },
+    "kernel": {
+        "name",
+        "block_q",
+        "block_k",
+        "warps",
+        "stages",
+        "order",
+        "direction",
+        "splits",
+        "writes_lse",
+    },
     "totals": {"hbm", "l2", "smem"},
     "hbm_bounds": {"compulsory", "no_l2"},
     "memory_bytes": {"workspace", "peak"},
-}  # fmt: skip
-TOP = {"problem", "kernel", "profile", "l2_start", "method", "totals", "launches", "traffic", "hbm_bounds", "flops",
-       "time_s", "bound_by", "memory_bytes", "notes"}  # fmt: skip
+}
+TOP = {
+    "problem",
+    "kernel",
+    "profile",
+    "l2_start",
+    "method",
+    "totals",
+    "launches",
+    "traffic",
+    "hbm_bounds",
+    "flops",
+    "time_s",
+    "bound_by",
+    "memory_bytes",
+    "notes",
+}
 GQA = (
     "--heads",
     "32",
@@ -114,7 +152,7 @@ def test_bytes_are_integers_and_add_up(capsys: pytest.CaptureFixture[str], passe
 
 
 def test_the_estimate_lies_between_the_bounds(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = (
+    options = (
         "--kernel",
         "flash",
         "--kernel",
@@ -124,8 +162,9 @@ def test_the_estimate_lies_between_the_bounds(capsys: pytest.CaptureFixture[str]
         "--method",
         "capacity",
     )
-    for p in predictions(capsys, *asked):
-        low, high = p["hbm_bounds"]["compulsory"], p["hbm_bounds"]["no_l2"]
+    for p in predictions(capsys, *options):
+        low = p["hbm_bounds"]["compulsory"]
+        high = p["hbm_bounds"]["no_l2"]
         for direction in ("read", "write"):
             assert low[direction] <= p["totals"]["hbm"][direction] <= high[direction]
 
@@ -153,10 +192,21 @@ def test_the_first_number_of_the_article(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_lists_and_repetition_multiply(capsys: pytest.CaptureFixture[str]) -> None:
-    found = predictions(capsys, "--gpu", "l4", "--gpu", "h100", "--kernel", "naive", "--kernel", "fa2",
-                        "--seq-len", "512,1k:4k:x2")  # fmt: skip
-    asked = [(p["profile"], p["problem"]["seq_q"], p["kernel"]["name"]) for p in found]
-    assert asked == [
+    listed = predictions(
+        capsys,
+        "--gpu",
+        "l4",
+        "--gpu",
+        "h100",
+        "--kernel",
+        "naive",
+        "--kernel",
+        "fa2",
+        "--seq-len",
+        "512,1k:4k:x2",
+    )
+    keys = [(p["profile"], p["problem"]["seq_q"], p["kernel"]["name"]) for p in listed]
+    assert keys == [
         (gpu, n, k)
         for gpu in ("l4", "h100-sxm")
         for n in (512, 1024, 2048, 4096)
@@ -171,28 +221,81 @@ def test_the_gpu_decides_the_tile(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_defaults_and_every_option_of_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
-    found = predictions(capsys)
-    assert [p["kernel"]["name"] for p in found] == ["naive", "fa2"]
-    assert {p["profile"] for p in found} == {"a100-sxm-80gb"}
+    listed = predictions(capsys)
+    assert [p["kernel"]["name"] for p in listed] == ["naive", "fa2"]
+    assert {p["profile"] for p in listed} == {"a100-sxm-80gb"}
     (p,) = predictions(
-        capsys, "--kernel", "flash", "--batch", "2", "--heads", "8", "--kv-heads", "2", "--seq-len", "100",
-        "--seq-len-k", "300", "--head-dim", "80", "--head-dim-v", "48", "--dtype", "fp8", "--accumulate", "fp32",
-        "--output-dtype", "fp16", "--window", "64", "--offset", "-5", "--dropout", "0.25", "--layout", "bshd",
-        "--tile", "64x32", "--warps", "2", "--stages", "2", "--order", "head", "--direction", "descending",
-        "--scheduler", "static", "--l2", "cold",
-    )  # fmt: skip
+        capsys,
+        "--kernel",
+        "flash",
+        "--batch",
+        "2",
+        "--heads",
+        "8",
+        "--kv-heads",
+        "2",
+        "--seq-len",
+        "100",
+        "--seq-len-k",
+        "300",
+        "--head-dim",
+        "80",
+        "--head-dim-v",
+        "48",
+        "--dtype",
+        "fp8",
+        "--accumulate",
+        "fp32",
+        "--output-dtype",
+        "fp16",
+        "--window",
+        "64",
+        "--offset",
+        "-5",
+        "--dropout",
+        "0.25",
+        "--layout",
+        "bshd",
+        "--tile",
+        "64x32",
+        "--warps",
+        "2",
+        "--stages",
+        "2",
+        "--order",
+        "head",
+        "--direction",
+        "descending",
+        "--scheduler",
+        "static",
+        "--l2",
+        "cold",
+    )
     assert p["problem"] == {
-        "batch": 2, "heads": 8, "kv_heads": 2, "seq_q": 100, "seq_k": 300, "head_dim": 80, "head_dim_v": 48,
-        "dtype": "fp8", "accumulate": "fp32", "output": "fp16", "mask": "window", "window": 64, "offset": -5,
-        "dropout": 0.25, "pass": "fwd", "layout": "bshd",
-    }  # fmt: skip
+        "batch": 2,
+        "heads": 8,
+        "kv_heads": 2,
+        "seq_q": 100,
+        "seq_k": 300,
+        "head_dim": 80,
+        "head_dim_v": 48,
+        "dtype": "fp8",
+        "accumulate": "fp32",
+        "output": "fp16",
+        "mask": "window",
+        "window": 64,
+        "offset": -5,
+        "dropout": 0.25,
+        "pass": "fwd",
+        "layout": "bshd",
+    }
     k = p["kernel"]
     assert (k["block_q"], k["block_k"], k["warps"], k["stages"]) == (64, 32, 2, 2)
     assert (k["order"], k["direction"]) == ("head", "descending")
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         (("--dtype", "bfloat16"), ("--dtype", "bf16")),
         (("--dtype", "torch.float16"), ("--dtype", "fp16")),
@@ -204,10 +307,10 @@ def test_defaults_and_every_option_of_a_problem(capsys: pytest.CaptureFixture[st
     ],
 )
 def test_two_words_for_one_thing(
-    one: tuple[str, ...], other: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    first: tuple[str, ...], other: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = () if "--kernel" in one else ("--kernel", "fa2")
-    assert predictions(capsys, *base, *one) == predictions(capsys, *base, *other)
+    base = () if "--kernel" in first else ("--kernel", "fa2")
+    assert predictions(capsys, *base, *first) == predictions(capsys, *base, *other)
 
 
 def test_a_profile_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,9 +325,9 @@ def test_a_profile_file_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_csv_has_a_row_a_prediction(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ("--gpu", "l4", "--gpu", "a100", "--kernel", "fa2", "--seq-len", "512,1024")
     rows = list(csv.DictReader(io.StringIO(out(capsys, "predict", "--format", "csv", *argv))))
-    made = predictions(capsys, *argv)
-    assert len(rows) == len(made) == 4
-    for row, p in zip(rows, made, strict=True):
+    listed = predictions(capsys, *argv)
+    assert len(rows) == len(listed) == 4
+    for row, p in zip(rows, listed, strict=True):
         assert row["gpu"] == p["profile"]
         assert row["kernel"] == "fa2"
         assert int(row["seq_q"]) == p["problem"]["seq_q"]
@@ -281,9 +384,9 @@ def test_profiles(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         out(capsys, "profiles", "list", "--format", "csv").count("\n") == len(data["profiles"]) + 1
     )
-    shown = json.loads(out(capsys, "profiles", "show", "H200", "--format", "json"))["profile"]
-    assert shown["l2_bytes"]["value"] == 62_914_560
-    assert shown["l2_bytes"]["source"]
+    profile = json.loads(out(capsys, "profiles", "show", "H200", "--format", "json"))["profile"]
+    assert profile["l2_bytes"]["value"] == 62_914_560
+    assert profile["l2_bytes"]["source"]
     assert "l2_bytes" in out(capsys, "profiles", "show", "h200")
 
 
@@ -316,8 +419,10 @@ def test_kernels(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    said = out(capsys, "--version")
-    assert re.fullmatch(rf"iosim {re.escape(iosim.__version__)}( \(commit [0-9a-f]+\+?\))?\n", said)
+    printed = out(capsys, "--version")
+    assert re.fullmatch(
+        rf"iosim {re.escape(iosim.__version__)}( \(commit [0-9a-f]+\+?\))?\n", printed
+    )
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
@@ -361,8 +466,21 @@ def test_commands_without_figures_load_none_of_them(name: str) -> None:
 def test_a_prediction_loads_what_it_needs() -> None:
     """A cold start takes less than twice the import of NumPy (benchmarks/README.md). Each module of iosim is a part of
     a millisecond of it, and each of these, with what it loads, several."""
-    slow = ("numpy.ma", "concurrent.futures", "logging", "statistics", "zipfile", "tempfile", "shutil", "html",
-            "subprocess", "unittest", "email", "http", "importlib.metadata")  # fmt: skip
+    slow = (
+        "numpy.ma",
+        "concurrent.futures",
+        "logging",
+        "statistics",
+        "zipfile",
+        "tempfile",
+        "shutil",
+        "html",
+        "subprocess",
+        "unittest",
+        "email",
+        "http",
+        "importlib.metadata",
+    )
     code = (
         "import sys, numpy\nown = set(sys.modules)\nfrom iosim.commands.cli import main\n"
         "main('predict --gpu h100 --kernel fa2 --seq-len 4096'.split())\n"
@@ -384,8 +502,16 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 
 
 def test_output_needs_no_utf8_terminal() -> None:
-    done = process("-X", "utf8=0", "-m", "iosim", "profiles", "show", "h200",
-                   env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"})  # fmt: skip
+    done = process(
+        "-X",
+        "utf8=0",
+        "-m",
+        "iosim",
+        "profiles",
+        "show",
+        "h200",
+        env={"PYTHONIOENCODING": "ascii", "PATH": "/usr/bin:/bin"},
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
 
@@ -409,16 +535,16 @@ def test_sizes_are_binary_and_bytes_are_decimal() -> None:
 )
 @pytest.mark.parametrize("value", [1, 2, 12.5, 250])
 def test_byte_units_both_ways(unit: str, factor: float, value: float) -> None:
-    number, shown = bytes_text(value * factor).split()
-    assert shown == unit
+    number, unit_printed = bytes_text(value * factor).split()
+    assert unit_printed == unit
     assert float(number) * factor == pytest.approx(value * factor, rel=5e-4, abs=0.5)
 
 
 @pytest.mark.parametrize(("unit", "factor"), [("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9)])
 @pytest.mark.parametrize("value", [1.5, 2.0, 250.0])
 def test_time_units_both_ways(unit: str, factor: float, value: float) -> None:
-    number, shown = seconds_text(value * factor).split()
-    assert shown == unit
+    number, unit_printed = seconds_text(value * factor).split()
+    assert unit_printed == unit
     assert float(number) * factor == pytest.approx(value * factor, rel=5e-3)
 
 
@@ -438,5 +564,7 @@ def test_a_short_prediction_loads_little_and_starts_no_threads_of_numpys() -> No
         "print([m for m in heavy if m in sys.modules], len([m for m in sys.modules if m.startswith('iosim.')]) < 145,\n"
         "      os.environ['OPENBLAS_NUM_THREADS'], file=sys.stderr)"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stderr == "[] True 1\n"
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert completed.stderr == "[] True 1\n"

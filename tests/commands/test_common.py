@@ -103,20 +103,26 @@ def test_compare_refuses_a_place_that_is_no_file(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        (["trace", "--bins", "1000000"], "--bins"), (["trace", "--launch", "other"], "--launch"),
-        (["trace", "--seq-len", "512k"], "--seq-len"), (["explain", "--seq-len", "512k"], "--seq-len"),
-        (["explain", "--out", "."], "--out"), (["predict", "--out", "no/such/place"], "--out"),
+        (["trace", "--bins", "1000000"], "--bins"),
+        (["trace", "--launch", "other"], "--launch"),
+        (["trace", "--seq-len", "512k"], "--seq-len"),
+        (["explain", "--seq-len", "512k"], "--seq-len"),
+        (["explain", "--out", "."], "--out"),
+        (["predict", "--out", "no/such/place"], "--out"),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused_is_refused_before_anything_is_replayed(
-    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for module in ("call", "replays"):
         name = f"iosim.prediction.{module}.replay"
         monkeypatch.setattr(name, lambda *_, **__: pytest.fail("replayed before it refused"))
-    assert said in refused(capsys, words)
+    assert message in refused(capsys, words)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +184,7 @@ def test_malformed_raw_numbers_are_refused_or_left_out(
 ) -> None:
     """One entry at a time is taken out, or holds what it should not."""
     short = RAW | {"counters": RAW["counters"] | {"rows": RAW["counters"]["rows"][-2:]}}
-    given, rng = tmp_path / "raw.json", random.Random(0)
+    raw_file, rng = tmp_path / "raw.json", random.Random(0)
     for path in some(_paths(short)):
         for value in (*rng.sample(VALUES, 3), "gone"):
             raw = copy.deepcopy(short)
@@ -189,11 +195,11 @@ def test_malformed_raw_numbers_are_refused_or_left_out(
                 del where[path[-1]]
             else:
                 where[path[-1]] = value
-            given.write_text(json.dumps(raw))
-            code = main(["calibrate", "--from", str(given), "-o", os.devnull])
-            said = capsys.readouterr().err
+            raw_file.write_text(json.dumps(raw))
+            code = main(["calibrate", "--from", str(raw_file), "-o", os.devnull])
+            err = capsys.readouterr().err
             assert code in (0, 2), (path, value)
-            assert all(line.startswith("iosim: ") for line in said.splitlines()), (path, value)
+            assert all(line.startswith("iosim: ") for line in err.splitlines()), (path, value)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "1" * 5000, '{"schema": 2,', "NaN", '"\\ud800"'])

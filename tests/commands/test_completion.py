@@ -43,10 +43,10 @@ def candidates(words: list[str]) -> list[str]:
     ],
 )
 def test_what_is_offered(line: str, offered: tuple[str, ...], not_offered: tuple[str, ...]) -> None:
-    found = candidates(line.split(" "))
-    assert set(offered) <= set(found)
-    assert not set(not_offered) & set(found)
-    assert all(name.startswith(line.split(" ")[-1]) for name in found)
+    offers = candidates(line.split(" "))
+    assert set(offered) <= set(offers)
+    assert not set(not_offered) & set(offers)
+    assert all(name.startswith(line.split(" ")[-1]) for name in offers)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,13 @@ def shell(name: str, script: str, folder: Path) -> list[str]:
     file = folder / "script"
     file.write_text(read_toml(FILE)[name]["script"])
     done = subprocess.run(
-        [name, "-c", script.replace("SCRIPT", str(file))], capture_output=True, text=True, timeout=60, check=True,
+        [name, "-c", script.replace("SCRIPT", str(file))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
         env=with_iosim(folder),
-    )  # fmt: skip
+    )
     return [line.split("\t")[0] for line in done.stdout.split("\n") if line]
 
 
@@ -82,8 +86,10 @@ def test_in_bash(tmp_path: Path) -> None:
 
 
 def test_in_zsh(tmp_path: Path) -> None:
-    ask = ('compdef() { :; }; compadd() { shift 2; print -l -- "$@"; }; source SCRIPT; '
-           "words=(iosim predict --gpu l4,h2); CURRENT=4; _iosim")  # fmt: skip
+    ask = (
+        'compdef() { :; }; compadd() { shift 2; print -l -- "$@"; }; source SCRIPT; '
+        "words=(iosim predict --gpu l4,h2); CURRENT=4; _iosim"
+    )
     assert "l4,h200" in shell("zsh", ask, tmp_path)
 
 
@@ -99,8 +105,11 @@ def test_install_writes_where_the_shell_looks(
     for variable in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "ZDOTDIR"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    for name, place in (("bash", ".local/share/bash-completion/completions/iosim"), ("zsh", ".zfunc/_iosim"),
-                        ("fish", ".config/fish/completions/iosim.fish")):  # fmt: skip
+    for name, place in (
+        ("bash", ".local/share/bash-completion/completions/iosim"),
+        ("zsh", ".zfunc/_iosim"),
+        ("fish", ".config/fish/completions/iosim.fish"),
+    ):
         assert main(["completion", name, "--install"]) == 0
         assert (tmp_path / place).read_text() == read_toml(FILE)[name]["script"]
         assert str(tmp_path / place) in capsys.readouterr().out

@@ -50,20 +50,20 @@ def rows(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, str]
 def test_rows_are_chosen_and_sorted_by_the_columns_of_the_csv(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = [command, "--gpu", "l4,h100", "--kernel", "fa2,cutlass", "--seq-len", "256"]
-    every = rows(capsys, *asked)
+    arguments = [command, "--gpu", "l4,h100", "--kernel", "fa2,cutlass", "--seq-len", "256"]
+    every = rows(capsys, *arguments)
     assert {"gpu", "kernel", "time_s", "hbm_read_bytes"} <= set(every[0])
     for sort, descends in (("time_s", False), ("time_s:desc", True)):
-        found = rows(capsys, *asked, "--columns", "kernel,time_s", "--sort", sort)
-        assert [*found[0]] == ["kernel", "time_s"]
-        times = [float(row["time_s"]) for row in found]
+        printed_rows = rows(capsys, *arguments, "--columns", "kernel,time_s", "--sort", sort)
+        assert [*printed_rows[0]] == ["kernel", "time_s"]
+        times = [float(row["time_s"]) for row in printed_rows]
         assert times == sorted((float(row["time_s"]) for row in every), reverse=descends)
-    assert main([*asked, "--columns", "gpu,time_s"]) == 0
+    assert main([*arguments, "--columns", "gpu,time_s"]) == 0
     assert "gpu" in capsys.readouterr().out
-    refused(capsys, [*asked, "--sort", "tim"], "--sort 'tim'", "time_s")
+    refused(capsys, [*arguments, "--sort", "tim"], "--sort 'tim'", "time_s")
     refused(
         capsys,
-        [*asked, "--columns", "gpu", "--format", "json"],
+        [*arguments, "--columns", "gpu", "--format", "json"],
         "--columns contradicts --format json",
     )
 
@@ -83,27 +83,29 @@ def test_the_version_names_the_commit_of_a_checkout(capsys: pytest.CaptureFixtur
 
 
 def test_results_are_json_and_plots() -> None:
-    found = iosim.compare(kernel="fa2,cutlass", gpu="a100", seq_len=[256, 512])
-    assert json.loads(found.to_json()) == json.loads(json.dumps(found.to_dict()))
+    comparison = iosim.compare(kernel="fa2,cutlass", gpu="a100", seq_len=[256, 512])
+    assert json.loads(comparison.to_json()) == json.loads(json.dumps(comparison.to_dict()))
     assert json.loads(iosim.predict(kernel="fa2", seq_len=256).to_json())["kernel"]["name"] == "fa2"
     pytest.importorskip("plotly")
-    assert found.plot().to_dict() == found.figure().to_dict()
+    assert comparison.plot().to_dict() == comparison.figure().to_dict()
 
 
 def test_a_whole_model_has_a_price_and_is_named_like_elsewhere(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked = ["--gpu", "a100", "--seq-len", "128", "--layers", "2"]
-    assert main(["model", "--model", "gpt2", *asked, "--price", "a100=3.6"]) == 0
-    told = capsys.readouterr().out
+    arguments = ["--gpu", "a100", "--seq-len", "128", "--layers", "2"]
+    assert main(["model", "--model", "gpt2", *arguments, "--price", "a100=3.6"]) == 0
+    out = capsys.readouterr().out
     run = iosim.model("gpt2", gpu="a100", seq_len=128, layers=2, price="a100=3.6").runs[0]
     assert run.dollars_per_million_tokens == pytest.approx(1e-3 * run.traffic.time_s / 128 * 1e6)
-    assert f"{run.dollars_per_million_tokens:,.3g} dollars per million tokens" in told
-    first = told.split("\n\n")[0]
+    assert f"{run.dollars_per_million_tokens:,.3g} dollars per million tokens" in out
+    first = out.split("\n\n")[0]
     assert f"cost, in dollars: {run.dollars_per_million_tokens:,.3g} (prefill, 128 tokens)" in first
-    refused(capsys, ["model", *asked], "NAME is missing")
-    refused(capsys, ["model", "gpt2", *asked, "--price", "l4=1"], "--price l4=1", "a100-sxm-80gb")
-    refused(capsys, ["model", "gpt2", *asked, "--price", "a100"], "--price 'a100'")
+    refused(capsys, ["model", *arguments], "NAME is missing")
+    refused(
+        capsys, ["model", "gpt2", *arguments, "--price", "l4=1"], "--price l4=1", "a100-sxm-80gb"
+    )
+    refused(capsys, ["model", "gpt2", *arguments, "--price", "a100"], "--price 'a100'")
 
 
 @pytest.mark.parametrize("model", ["gpt2", "gemma-2-9b"])
@@ -115,12 +117,18 @@ def test_a_whole_model_has_the_longest_context_of_its_decoding(model: str) -> No
 
 @pytest.mark.parametrize("cache", ["fp8"])
 def test_a_cache_of_another_type_has_a_kernel_by_default(cache: str) -> None:
-    made = iosim.decode(gpu="h100,b200", cache_dtype=cache, context=1024, layers=1)
-    assert {point.prediction.kernel.name for point in made.points} == {"flashinfer"}
+    study = iosim.decode(gpu="h100,b200", cache_dtype=cache, context=1024, layers=1)
+    assert {point.prediction.kernel.name for point in study.points} == {"flashinfer"}
 
 
-@pytest.mark.parametrize("call", [{"model": "llama-3-8b", "gpu": "h100", "batch": 8}, {"gpu": "a100", "batch": 4},
-                                  {"model": "gpt-oss-20b", "gpu": "h100"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"model": "llama-3-8b", "gpu": "h100", "batch": 8},
+        {"gpu": "a100", "batch": 4},
+        {"model": "gpt-oss-20b", "gpu": "h100"},
+    ],
+)
 def test_the_longest_context_is_the_last_that_fits(call: dict[str, object]) -> None:
     point = iosim.decode(context=1024, **call).points[0]
     longest = point.longest_context

@@ -98,26 +98,26 @@ def first_lines(line: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 @pytest.mark.parametrize("line", [*quick_every(PREDICTED, 2), *quick_every(OTHERS, 2)])
 def test_the_answer_is_one_breath(line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    said = first_lines(line, capsys)
-    assert 0 < len(said) <= MOST_LINES
-    for one in said:
+    lines = first_lines(line, capsys)
+    assert 0 < len(lines) <= MOST_LINES
+    for one in lines:
         assert words(one) <= MOST_WORDS, one
         assert PER.search(one) is None, one
         assert KINDS.search(one) is None, one
         assert one[-1] in ".:", one
     if line in PREDICTED:
-        assert any(TIME.search(one) for one in said)
-    has_dtype = not line.startswith(WITHOUT_DTYPE) and "is published" not in said[0]
-    assert not has_dtype or DTYPE.search(" ".join(said)), said
+        assert any(TIME.search(line) for line in lines)
+    has_dtype = not line.startswith(WITHOUT_DTYPE) and "is published" not in lines[0]
+    assert not has_dtype or DTYPE.search(" ".join(lines)), lines
 
 
 @pytest.mark.parametrize("line", ON_FP32_UNITS)
 def test_bf16_on_a_gpu_without_it_is_said_alike(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = first_lines(f"{line} --dtype bf16", capsys)
-    assert max(map(words, said)) <= MOST_WORDS, said
-    assert "in bf16 on fp32 units" in " ".join(said)
+    lines = first_lines(f"{line} --dtype bf16", capsys)
+    assert max(map(words, lines)) <= MOST_WORDS, lines
+    assert "in bf16 on fp32 units" in " ".join(lines)
 
 
 @pytest.mark.parametrize(
@@ -126,21 +126,21 @@ def test_bf16_on_a_gpu_without_it_is_said_alike(
 def test_it_ends_with_one_word_of_confidence_and_json_has_it(
     line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = first_lines(line, capsys)
-    assert re.search(r"(Simulated|Estimated|Bounded)[^.]*\.( Backed by [^.]*\.)?$", said[-1]), said[
-        -1
-    ]
+    lines = first_lines(line, capsys)
+    assert re.search(r"(Simulated|Estimated|Bounded)[^.]*\.( Backed by [^.]*\.)?$", lines[-1]), (
+        lines[-1]
+    )
     assert main([*line.split(), "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["answer"] == "\n".join(said)
+    assert json.loads(capsys.readouterr().out)["answer"] == "\n".join(lines)
 
 
 def test_two_kernels_are_held_against_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    (said,) = first_lines("predict --gpu a100 --kernel naive,fa2 --seq-len 4096", capsys)
+    (line,) = first_lines("predict --gpu a100 --kernel naive,fa2 --seq-len 4096", capsys)
     assert re.match(
-        r"fa2 on a100-sxm-80gb in fp16 reads 21\.\dx fewer bytes from HBM than naive \(", said
+        r"fa2 on a100-sxm-80gb in fp16 reads 21\.\dx fewer bytes from HBM than naive \(", line
     )
-    assert "S and P (1.074 GB each) do not fit the 41.94 MB L2" in said
-    assert said.endswith("Simulated. Backed by public counters.")
+    assert "S and P (1.074 GB each) do not fit the 41.94 MB L2" in line
+    assert line.endswith("Simulated. Backed by public counters.")
 
 
 def test_provenance_stands_under_the_answer(capsys: pytest.CaptureFixture[str]) -> None:

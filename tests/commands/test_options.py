@@ -26,27 +26,32 @@ OF_FIELDS = {
 NAMED_MODELS = {"decode", "train-memory", "model"}
 """Commands whose defaults are those of a model that their help names, or that is named."""
 
-OF_ITS_OWN = {("measure", "--dtype"), ("check-claim", "--l2"), ("latency", "--l2"), ("explore", "--heads"),
-              ("explore", "--head-dim")}  # fmt: skip
+OF_ITS_OWN = {
+    ("measure", "--dtype"),
+    ("check-claim", "--l2"),
+    ("latency", "--l2"),
+    ("explore", "--heads"),
+    ("explore", "--head-dim"),
+}
 """Options with another default: minimal takes fp32 alone; a claim's bytes at a level stand in for the level's start;
 a call in a stack follows others like it; a page offers several."""
 
 
 def parsers() -> dict[str, CommandParser]:
     """The parser of every command and, where it has them, of its actions."""
-    found = {}
+    parsers_by_command = {}
     for name in COMMANDS:
         (subparsers,) = (
             a for a in build_parser(name)._actions if isinstance(a, argparse._SubParsersAction)
         )
         parser = subparsers.choices[name]
         inner = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
-        found |= (
+        parsers_by_command |= (
             {f"{name} {word}": p for a in inner for word, p in a.choices.items()}
             if inner
             else {name: parser}
         )
-    return found
+    return parsers_by_command
 
 
 PARSERS = parsers()
@@ -74,17 +79,26 @@ def test_an_option_of_a_field_says_what_the_field_says(command: str) -> None:
 
 @pytest.mark.parametrize("command", [c for c in PARSERS if c not in NAMED_MODELS])
 def test_defaults_are_alike(command: str) -> None:
-    usual: dict[str, Any] = {"--gpu": "a100", "--heads": 32, "--batch": 1, "--head-dim": 128, "--dtype": "fp16",
-                             "--pass": "fwd", "--l2": "cold", "--method": None, "--layout": "bhsd"}  # fmt: skip
+    defaults: dict[str, Any] = {
+        "--gpu": "a100",
+        "--heads": 32,
+        "--batch": 1,
+        "--head-dim": 128,
+        "--dtype": "fp16",
+        "--pass": "fwd",
+        "--l2": "cold",
+        "--method": None,
+        "--layout": "bhsd",
+    }
     measured_on, left_open = {"validate"}, {"validate", "formula", "ncu-rule"}
     for spelling, action in shown(PARSERS[command]).items():
-        if spelling not in usual or (command, spelling) in OF_ITS_OWN:
+        if spelling not in defaults or (command, spelling) in OF_ITS_OWN:
             continue
         default = action.default[0] if isinstance(action.default, list) else action.default
         if spelling == "--gpu":
-            assert default == usual[spelling] or command in measured_on | {"formula", "ncu-rule"}
+            assert default == defaults[spelling] or command in measured_on | {"formula", "ncu-rule"}
         else:
-            assert default == usual[spelling] or (command in left_open and default is None), (
+            assert default == defaults[spelling] or (command in left_open and default is None), (
                 spelling
             )
 
@@ -122,14 +136,37 @@ def test_a_comma_means_what_repetition_means(capsys: pytest.CaptureFixture[str])
         "4,8",
     )
     apart = out(
-        capsys, *rest, "--gpu", "l4", "--gpu", "h100", "--kernel", "fa2", "--kernel", "flash", "--seq-len", "512",
-        "--seq-len", "1k", "--heads", "4", "--heads", "8",
-    )  # fmt: skip
+        capsys,
+        *rest,
+        "--gpu",
+        "l4",
+        "--gpu",
+        "h100",
+        "--kernel",
+        "fa2",
+        "--kernel",
+        "flash",
+        "--seq-len",
+        "512",
+        "--seq-len",
+        "1k",
+        "--heads",
+        "4",
+        "--heads",
+        "8",
+    )
     assert together == apart
-    asked = [(p["profile"], p["problem"]["heads"], p["problem"]["seq_q"], p["kernel"]["name"])
-             for p in json.loads(apart)["predictions"]]  # fmt: skip
-    assert asked == [(gpu, heads, n, kernel) for gpu in ("l4", "h100-sxm") for heads in (4, 8) for n in (512, 1024)
-                     for kernel in ("fa2", "flash")]  # fmt: skip
+    printed = [
+        (p["profile"], p["problem"]["heads"], p["problem"]["seq_q"], p["kernel"]["name"])
+        for p in json.loads(apart)["predictions"]
+    ]
+    assert printed == [
+        (gpu, heads, n, kernel)
+        for gpu in ("l4", "h100-sxm")
+        for heads in (4, 8)
+        for n in (512, 1024)
+        for kernel in ("fa2", "flash")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -179,13 +216,22 @@ def test_what_is_misspelt_is_refused_with_what_was_meant(
 
 PRINTED = [
     (str(path.relative_to(ROOT)), line)
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.py"),
-                 *ROOT.glob("reports/*.md"),
-                 *ROOT.glob("kernels/**/*.md"), *ROOT.glob("experiments/*.md"), *ROOT.glob("benchmarks/*.md"),
-                 *ROOT.glob("iosim/**/*.py"), *ROOT.glob("iosim/**/*.toml")]
+    for path in [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("examples/*.py"),
+        *ROOT.glob("reports/*.md"),
+        *ROOT.glob("kernels/**/*.md"),
+        *ROOT.glob("experiments/*.md"),
+        *ROOT.glob("benchmarks/*.md"),
+        *ROOT.glob("iosim/**/*.py"),
+        *ROOT.glob("iosim/**/*.toml"),
+    ]
     if path.name != "CHANGELOG.md"
-    for line in re.findall(r"(?:^|[`$\"] ?|&& )iosim ([a-z-]+ [^`\n\"#|]*--[^`\n\"#|]*)", path.read_text(), re.M)
-]  # fmt: skip
+    for line in re.findall(
+        r"(?:^|[`$\"] ?|&& )iosim ([a-z-]+ [^`\n\"#|]*--[^`\n\"#|]*)", path.read_text(), re.M
+    )
+]
 """Files, and the command lines with options that stand in them."""
 
 

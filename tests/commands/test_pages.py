@@ -81,10 +81,10 @@ def above_the_figure(page: str) -> list[str]:
 def test_a_page_is_small_and_begins_with_a_verdict_and_its_figure(command: str) -> None:
     text = text_of(command)
     assert len(text.encode()) < MOST_BYTES
-    most = MOST_WORDS
+    limit = MOST_WORDS
     if command in ("report", "tiles"):
-        most += WORDS_PER_GPU * PAGES[command].partition(" --kernel")[0].count(",")
-    assert 10 < len(above_the_figure(text)) <= most
+        limit += WORDS_PER_GPU * PAGES[command].partition(" --kernel")[0].count(",")
+    assert 10 < len(above_the_figure(text)) <= limit
     assert f'<meta name="generator" content="iosim {command.split()[0]}">' in text
     assert unpacked(text)["panels"]
 
@@ -98,12 +98,12 @@ def test_a_page_is_written_over_those_of_the_same_command_alone(
         "".join((ROOT / "kernels" / "measurements" / "h200_chains.csv").open().readlines()[:2])
     )
     line = [command, *LITTLE[command].format(measured=measured).split(), "--html"]
-    own, other = tmp_path / "own.html", tmp_path / "other.html"
-    own.write_text(f'<meta name="generator" content="iosim {command}">', encoding="utf-8")
+    page, other = tmp_path / "own.html", tmp_path / "other.html"
+    page.write_text(f'<meta name="generator" content="iosim {command}">', encoding="utf-8")
     other.write_text('<meta name="generator" content="iosim explorer">', encoding="utf-8")
     refused(capsys, [*line, str(other)], f"--html '{other}' is there", "--force")
     assert "explorer" in other.read_text(encoding="utf-8")
-    for words in ([str(own)], [str(other), "--force"]):
+    for words in ([str(page)], [str(other), "--force"]):
         assert main([*line, *words]) == 0
         assert "</html>" in Path(words[0]).read_text(encoding="utf-8")
     assert "--force" not in unpacked_line(other)
@@ -147,8 +147,8 @@ def test_out_and_a_report_in_markdown_are_guarded_alike(
 
 def test_the_map_of_tiles_has_each_pair_of_sides_that_fits(tmp_path: Path) -> None:
     place = tmp_path / "tiles.html"
-    asked = ["tiles", "--gpu", "t4", "--seq-len", "256", "--heads", "1"]
-    assert main([*asked, "--html", str(place)]) == 0
+    arguments = ["tiles", "--gpu", "t4", "--seq-len", "256", "--heads", "1"]
+    assert main([*arguments, "--html", str(place)]) == 0
     (heat,) = unpacked(place.read_text())["panels"]["tiles-1"]["data"]
     ranking = iosim.pick_tiles(gpu="t4", seq_len=256, heads=1)
     drawn = {
@@ -188,8 +188,14 @@ def test_interactive_is_for_pages(
         capsys, ["decode", "--interactive"], "--interactive is for pages; accepted: with --html"
     )
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    asked = ["tiles", *LITTLE["tiles"].split(), "--interactive", "--html", str(tmp_path / "x.html")]
-    refused(capsys, asked, "--interactive: plotly is not installed; accepted: with iosim[plot]")
+    arguments = [
+        "tiles",
+        *LITTLE["tiles"].split(),
+        "--interactive",
+        "--html",
+        str(tmp_path / "x.html"),
+    ]
+    refused(capsys, arguments, "--interactive: plotly is not installed; accepted: with iosim[plot]")
 
 
 def test_time_axes_of_a_trace_are_one() -> None:
@@ -204,8 +210,8 @@ def test_time_axes_of_a_trace_are_one() -> None:
 def test_a_ring_says_the_bytes_of_all_gpus() -> None:
     data = unpacked(text_of("ring"))
     columns, rows = (data["tables"]["summary"][key] for key in ("columns", "rows"))
-    one, every = (columns.index(key) for key in ("received_bytes_per_gpu", "received_bytes"))
-    assert all(row[every] == pytest.approx(32 * row[one], abs=32) for row in rows)
+    per_gpu, every = (columns.index(key) for key in ("received_bytes_per_gpu", "received_bytes"))
+    assert all(row[every] == pytest.approx(32 * row[per_gpu], abs=32) for row in rows)
     drawn = data["panels"]["links-1"]["data"][0]
     assert dict(zip(drawn["y"], drawn["x"], strict=True)) == pytest.approx(
         {row[0]: row[every] for row in rows}, rel=1e-6
@@ -276,13 +282,13 @@ def test_a_sweep_draws_the_columns_that_were_asked_for(
     assert main([*line, str(place), *axes]) == 0
     (panel,) = unpacked(place.read_text(encoding="utf-8"))["panels"].values()
     with rows.open() as file:
-        found = {
+        cells = {
             (row["kernel"], row["seq_q"], row["batch"]): int(row["hbm_read_bytes"])
             for row in csv.DictReader(file)
         }
     first = panel["data"][0]
     assert (first["name"], first["x"]) == ("fa2, seq_q 512", [1, 2])
-    assert first["y"] == [found["fa2", "512", batch] for batch in ("1", "2")]
+    assert first["y"] == [cells["fa2", "512", batch] for batch in ("1", "2")]
     place.unlink()
     capsys.readouterr()
     for columns, message in (

@@ -23,26 +23,26 @@ MOST = 10
 """Differences that are told."""
 
 
-def apart(recorded: Any, made: Any, at: str = "") -> list[str]:
+def apart(recorded: Any, played: Any, at: str = "") -> list[str]:
     """Where two values differ."""
-    if isinstance(recorded, list) and isinstance(made, list) and len(recorded) == len(made):
+    if isinstance(recorded, list) and isinstance(played, list) and len(recorded) == len(played):
         return [
             x
-            for n, (a, b) in enumerate(zip(recorded, made, strict=True))
+            for n, (a, b) in enumerate(zip(recorded, played, strict=True))
             for x in apart(a, b, f"{at}[{n}]")
         ]
-    if isinstance(recorded, dict) and isinstance(made, dict) and recorded.keys() == made.keys():
-        return [x for key, a in recorded.items() for x in apart(a, made[key], f"{at} {key}")]
-    if isinstance(recorded, float) and isinstance(made, int | float):
+    if isinstance(recorded, dict) and isinstance(played, dict) and recorded.keys() == played.keys():
+        return [x for key, a in recorded.items() for x in apart(a, played[key], f"{at} {key}")]
+    if isinstance(recorded, float) and isinstance(played, int | float):
         return (
             []
-            if math.isclose(made, recorded, rel_tol=REL, abs_tol=1e-18)
-            else [f"{at}: {recorded}, now {made}"]
+            if math.isclose(played, recorded, rel_tol=REL, abs_tol=1e-18)
+            else [f"{at}: {recorded}, now {played}"]
         )
     return (
         []
-        if recorded == made and type(recorded) is type(made)
-        else [f"{at}: {recorded}, now {made}"]
+        if recorded == played and type(recorded) is type(played)
+        else [f"{at}: {recorded}, now {played}"]
     )
 
 
@@ -78,8 +78,8 @@ def test_kernels_are_as_recorded(name: str, kernel: str) -> None:
 def test_calls_print_what_is_recorded(call: str) -> None:
     """The quick part has the first call of each command."""
     recorded = STUDIES.recorded_in_common("commands")
-    made = STUDIES.plain(list(COMMANDS.cases((call,))))
-    held({case: recorded[case] for case, _ in made}, made)
+    cases = STUDIES.plain(list(COMMANDS.cases((call,))))
+    held({case: recorded[case] for case, _ in cases}, cases)
 
 
 def test_all_recorded_calls_are_made_again() -> None:
@@ -87,13 +87,13 @@ def test_all_recorded_calls_are_made_again() -> None:
     assert list(STUDIES.recorded_in_common("commands")) == calls
 
 
-def held(recorded: dict[str, Any], made: Iterable[tuple[str, Any]]) -> None:
+def held(recorded: dict[str, Any], cases: Iterable[tuple[str, Any]]) -> None:
     """That the cases are those recorded, in their order."""
-    left, differ = list(recorded), []
-    for case, value in made:
-        assert left[:1] == [case]
-        left.pop(0)
+    rest, differ = list(recorded), []
+    for case, value in cases:
+        assert rest[:1] == [case]
+        rest.pop(0)
         differ += apart(recorded[case], value, case)
         assert len(differ) < MOST, "\n".join(differ)
     assert differ == []
-    assert left == []
+    assert rest == []

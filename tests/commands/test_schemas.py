@@ -22,9 +22,11 @@ import make_schemas
 pytestmark = pytest.mark.usefixtures("replays_once")
 
 OTHERS: dict[str, tuple[str, ...]] = {
-    "predict": ("--gpu l4,t4 --kernel naive --pass fwd+bwd --seq-len 1k --causal",
-                "--kernel fa2 --dropout 0.1 --pass bwd --seq-len 1k --method capacity",
-                "--kernel fa2 --heads 8 --kv-heads 2 --splits 4 --seq-len 1 --seq-len-k 1k"),
+    "predict": (
+        "--gpu l4,t4 --kernel naive --pass fwd+bwd --seq-len 1k --causal",
+        "--kernel fa2 --dropout 0.1 --pass bwd --seq-len 1k --method capacity",
+        "--kernel fa2 --heads 8 --kv-heads 2 --splits 4 --seq-len 1 --seq-len-k 1k",
+    ),
     "compare": ("--gpu h100 --kernel naive,fa2,fa3,cudnn --seq-len 1k --baseline naive",),
     "explain": ("--gpu h100 --kernel naive,fa3 --seq-len 1k --heads 2",),
     "trace": ("--kernel naive --seq-len 512 --heads 2",),
@@ -33,11 +35,13 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "orders": ("--gpu l4 --heads 2 --kv-heads 1 --seq-len 512 --pass bwd --fold",),
     "decode": ("--gpu t4 --context 512 --kernel cutlass --dtype fp16",),
     "ring": ("--num-gpus 3 --seq-len 999 --schedule ring",),
-    "train-memory": ("--layers 1 --recompute full --optimizer sgd --attention naive --kernel naive --gpu t4 "
-                     "--precision amp-fp16",),
+    "train-memory": (
+        "--layers 1 --recompute full --optimizer sgd --attention naive --kernel naive --gpu t4 "
+        "--precision amp-fp16",
+    ),
     "profiles show": ("l40s", "h800"),
     "kernels show": ("mla", "eager"),
-}  # fmt: skip
+}
 """Command lines beside those of which the schemas are made."""
 
 
@@ -47,7 +51,7 @@ def formats(parser: argparse.ArgumentParser) -> list[str]:
 
 def with_json() -> list[str]:
     """Every command and action that has --format json."""
-    found = []
+    commands = []
     for name in COMMANDS:
         (subparsers,) = (
             a for a in build_parser(name)._actions if isinstance(a, argparse._SubParsersAction)
@@ -59,8 +63,8 @@ def with_json() -> list[str]:
             if inner
             else {name: parser}
         )
-        found += [command for command, p in parsers.items() if "json" in formats(p)]
-    return found
+        commands += [command for command, p in parsers.items() if "json" in formats(p)]
+    return commands
 
 
 def test_every_command_with_json_has_a_schema() -> None:
@@ -73,14 +77,19 @@ def test_a_schema_is_one_and_every_key_has_a_meaning(command: str) -> None:
     assert make_schemas.without_meaning(schema(command)) == []
 
 
-@pytest.mark.parametrize(("command", "line"), [
-    *quick_every(((command, make_schemas.LINES[command][0]) for command in documented()), 3),
-    *(slow((command, line)) for command, lines in OTHERS.items() for line in lines),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        *quick_every(((command, make_schemas.LINES[command][0]) for command in documented()), 3),
+        *(slow((command, line)) for command, lines in OTHERS.items() for line in lines),
+    ],
+)
 def test_what_a_command_prints_is_what_its_schema_says(command: str, line: str) -> None:
     validator = jsonschema.Draft202012Validator(schema(command))
-    errors = [f"{error.json_path}: {error.message[:200]}"
-              for error in validator.iter_errors(make_schemas.output(command, line))]  # fmt: skip
+    errors = [
+        f"{error.json_path}: {error.message[:200]}"
+        for error in validator.iter_errors(make_schemas.output(command, line))
+    ]
     assert errors == []
 
 
@@ -89,7 +98,7 @@ def test_what_schemas_hold_alike_stands_once() -> None:
     file = json.loads(PLACE.read_text(encoding="utf-8"))
     assert make_schemas.shared(whole) == file
     assert len(PLACE.read_text(encoding="utf-8")) < 0.75 * sum(
-        len(json.dumps(one, indent=1)) for one in whole.values()
+        len(json.dumps(schema, indent=1)) for schema in whole.values()
     )
     used = set(re.findall(r'"\$shared": "([^"]+)"', PLACE.read_text(encoding="utf-8")))
     assert used == set(file["shared"])

@@ -69,11 +69,11 @@ REFUSED = (
 )
 
 
-@pytest.mark.parametrize(("line", "told"), REFUSED)
+@pytest.mark.parametrize(("line", "message"), REFUSED)
 def test_what_would_be_another_question_is_refused_with_what_says_it(
-    line: str, told: str, capsys: pytest.CaptureFixture[str]
+    line: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert told in refused(capsys, line.split())
+    assert message in refused(capsys, line.split())
 
 
 NEEDED = {
@@ -93,7 +93,11 @@ def test_no_command_takes_the_beginning_of_an_option(capsys: pytest.CaptureFixtu
             if isinstance(parser, CommandParser) and not subparsers(parser)
             else []
         )
-        for option in (one for one in spellings if len(one) > 5 and one[:-1] not in spellings):
+        for option in (
+            spelling
+            for spelling in spellings
+            if len(spelling) > 5 and spelling[:-1] not in spellings
+        ):
             if option[:-1] not in ELSEWHERE:
                 refused(capsys, [command, *NEEDED.get(command, ()), option[:-1]], option[:-1])
 
@@ -101,8 +105,10 @@ def test_no_command_takes_the_beginning_of_an_option(capsys: pytest.CaptureFixtu
 def test_other_spellings_are_taken_as_the_option(
     tmp_path: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["--format", "json", "--method", "bounds", "--kernel", "fa2"]
-    assert main(["predict", "--gpus", "a100,h100", "--output", f"{tmp_path}/x.json", *asked]) == 0
+    arguments = ["--format", "json", "--method", "bounds", "--kernel", "fa2"]
+    assert (
+        main(["predict", "--gpus", "a100,h100", "--output", f"{tmp_path}/x.json", *arguments]) == 0
+    )
     with open(f"{tmp_path}/x.json") as file:
         assert [p["profile"] for p in json.load(file)["predictions"]] == [
             "a100-sxm-80gb",
@@ -135,7 +141,7 @@ def test_what_is_meant_is_an_option_of_some_command() -> None:
         for s in p.spellings()
     }
     for meant in ELSEWHERE.values():
-        assert {one.split()[0] for one in meant} <= spelt
+        assert {text.split()[0] for text in meant} <= spelt
     assert len(COMMANDS) > 20
 
 

@@ -25,16 +25,32 @@ from iosim.show.terminal import columns, folded
 pytestmark = pytest.mark.usefixtures("replays_once")
 
 LINES = (
-    "", "--help", *(f"{command} --help" for command in COMMANDS),
-    "predict --kernel naive,fa2 --seq-len 512", "predict --kernel fa2 --seq-len 1k --pass fwd+bwd --method capacity",
-    "compare --seq-len 512,1k --gpu a100,h100 --method capacity", "explain --seq-len 512 --heads 4",
-    "trace --seq-len 512 --heads 4", "tiles --seq-len 1k --top 3 --rejected", "tiles --tile 128x256",
-    "report --seq-len 512 --kernel fa2 --method capacity", "formula flash", "formula fa2 --pass bwd",
-    "decode --context 1k,2k", "ring --num-gpus 4 --seq-len 1k --causal --schedule ring --steps",
-    "train-memory --layers 2 --seq-len 512", "train-memory --frontier layers --layers 2,4 --seq-len 1k,2k",
-    "reproduce --section A", "profiles list", "profiles show h200", "kernels list", "kernels show fa2",
-    "measure --plan quick --dry-run", "cache show", "validate --help",
-)  # fmt: skip
+    "",
+    "--help",
+    *(f"{command} --help" for command in COMMANDS),
+    "predict --kernel naive,fa2 --seq-len 512",
+    "predict --kernel fa2 --seq-len 1k --pass fwd+bwd --method capacity",
+    "compare --seq-len 512,1k --gpu a100,h100 --method capacity",
+    "explain --seq-len 512 --heads 4",
+    "trace --seq-len 512 --heads 4",
+    "tiles --seq-len 1k --top 3 --rejected",
+    "tiles --tile 128x256",
+    "report --seq-len 512 --kernel fa2 --method capacity",
+    "formula flash",
+    "formula fa2 --pass bwd",
+    "decode --context 1k,2k",
+    "ring --num-gpus 4 --seq-len 1k --causal --schedule ring --steps",
+    "train-memory --layers 2 --seq-len 512",
+    "train-memory --frontier layers --layers 2,4 --seq-len 1k,2k",
+    "reproduce --section A",
+    "profiles list",
+    "profiles show h200",
+    "kernels list",
+    "kernels show fa2",
+    "measure --plan quick --dry-run",
+    "cache show",
+    "validate --help",
+)
 
 
 @pytest.mark.parametrize("width", quick_first([80, 60, 130], 1))
@@ -57,19 +73,39 @@ def test_no_line_is_wider_than_the_terminal(
 
 
 READ_BY_PROGRAMS = (
-    "kernels new --from fa2", "kernels new --from naive --name mine", "schema", "schema predict",
-    *(f"completion {shell}" for shell in ("bash", "zsh", "fish")), "__complete profiles show a",
-    *(f"orders --seq-len 1k --heads 4 --order head --code {one}" for one in ("triton", "cuda", "formula")),
-    "tiles --triton --gpu a100 --seq-len 512 --top 2", "calibrate --from raw.json",
+    "kernels new --from fa2",
+    "kernels new --from naive --name mine",
+    "schema",
+    "schema predict",
+    *(f"completion {shell}" for shell in ("bash", "zsh", "fish")),
+    "__complete profiles show a",
+    *(
+        f"orders --seq-len 1k --heads 4 --order head --code {name}"
+        for name in ("triton", "cuda", "formula")
+    ),
+    "tiles --triton --gpu a100 --seq-len 512 --top 2",
+    "calibrate --from raw.json",
     "compare --seq-len 512 --method capacity --html page.html --csv rows.csv",
     "ncu-rule --install .",
-    "train-memory --layers 2 --seq-len 512 --html page.html", "ring --num-gpus 2 --seq-len 1k --html page.html",
+    "train-memory --layers 2 --seq-len 512 --html page.html",
+    "ring --num-gpus 2 --seq-len 1k --html page.html",
     "report --seq-len 512 --kernel fa2 --method capacity --out .",
-    *(f"{line} --format {form}" for line in (
-        "predict --kernel fa2 --seq-len 512 --method capacity", "compare --seq-len 512 --method capacity",
-        "decode --context 1k", "profiles list", "kernels list", "models show llama-3-8b", "formula fa2 --gpu a100",
-    ) for form in ("json", "csv")), "formula flash --latex --format md", "explain --seq-len 512 --heads 2 --format md",
-)  # fmt: skip
+    *(
+        f"{line} --format {form}"
+        for line in (
+            "predict --kernel fa2 --seq-len 512 --method capacity",
+            "compare --seq-len 512 --method capacity",
+            "decode --context 1k",
+            "profiles list",
+            "kernels list",
+            "models show llama-3-8b",
+            "formula fa2 --gpu a100",
+        )
+        for form in ("json", "csv")
+    ),
+    "formula flash --latex --format md",
+    "explain --seq-len 512 --heads 2 --format md",
+)
 
 
 @pytest.mark.parametrize("line", quick_first(READ_BY_PROGRAMS, 12))
@@ -84,8 +120,8 @@ def test_what_a_program_reads_is_as_wide_as_it_is(
         monkeypatch.setenv("COLUMNS", width)
         assert main(line.split()) == 0
         files = {place.name: place.read_bytes() for place in tmp_path.iterdir()}
-        shown = capsys.readouterr().out
-        written.append((files if "--html" in line or "--out" in line else shown, files))
+        out = capsys.readouterr().out
+        written.append((files if "--html" in line or "--out" in line else out, files))
     assert written[0] == written[1]
 
 
@@ -101,8 +137,8 @@ def test_every_command_that_prints_code_is_held_to_its_width() -> None:
             module = f"from iosim.commands.{path.stem} import"
             assert held & {
                 name
-                for name, each in cli.COMMANDS.items()
-                if each.run is not None and module in inspect.getsource(each.run)
+                for name, command in cli.COMMANDS.items()
+                if command.run is not None and module in inspect.getsource(command.run)
             }, path.stem
 
 
@@ -146,11 +182,17 @@ def test_a_table_keeps_every_word_and_number_however_narrow(
 def in_a_terminal(*argv: str, **environment: str) -> str:
     """What `iosim ARGV` prints in a terminal of 100 columns."""
     main_end, other_end = pty.openpty()
-    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "TERM")}
+    kept_variables = {
+        k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS", "TERM")
+    }
     subprocess.run(
-        [sys.executable, "-m", "iosim", *argv], stdout=other_end, stderr=other_end, check=False, timeout=60,
-        env=kept | {"TERM": "xterm"} | environment,
-    )  # fmt: skip
+        [sys.executable, "-m", "iosim", *argv],
+        stdout=other_end,
+        stderr=other_end,
+        check=False,
+        timeout=60,
+        env=kept_variables | {"TERM": "xterm"} | environment,
+    )
     os.close(other_end)
     text = os.read(main_end, 65536).decode()
     os.close(main_end)
@@ -179,8 +221,8 @@ def test_numbers_have_units_that_people_read(capsys: pytest.CaptureFixture[str])
     assert quantity_text("l2_dirty_fraction", 0.49) == "49 %"
     assert quantity_text("shared_memory_carveouts_bytes", [0, 8192]) == "0 B, 8 KiB"
     assert main(["profiles", "show", "a100-pcie-80gb"]) == 0
-    shown = capsys.readouterr().out
-    assert "1.935 TB/s" in shown
-    assert "['" not in shown
+    out = capsys.readouterr().out
+    assert "1.935 TB/s" in out
+    assert "['" not in out
     assert main(["profiles", "show", "a100-pcie-80gb", "--format", "csv"]) == 0
     assert "1935000000000.0" in capsys.readouterr().out

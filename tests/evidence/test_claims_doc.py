@@ -37,7 +37,7 @@ def test_the_file_is_what_the_script_writes(script: ModuleType) -> None:
 @pytest.mark.slow
 def test_every_row_is_counted_once() -> None:
     rows = re.findall(r"^\| ([A-Z])\. .* \| (\d+) \| ((?:\d+ \| ){5}\d+) \|$", TEXT, re.M)
-    assert [letter for letter, *_ in rows] == [one.letter for one in sections()]
+    assert [letter for letter, *_ in rows] == [section.letter for section in sections()]
     assert all(int(total) == sum(map(int, counts.split(" | "))) for _, total, counts in rows)
     assert sum(int(total) for _, total, _ in rows) == len(reproduced.rows())
 
@@ -71,9 +71,9 @@ def test_check_says_whether_it_is_up_to_date(
 def test_reproduce_hands_its_sections_to_a_bar() -> None:
     seen: list[str] = []
 
-    def watch(found: Any) -> Any:
-        seen.extend(s.letter for s in found)
-        return found
+    def watch(sections: Any) -> Any:
+        seen.extend(s.letter for s in sections)
+        return sections
 
     assert {r.section for r in reproduce(["a", "G"], watch)} == {"A", "G"}
     assert seen == ["A", "G"]

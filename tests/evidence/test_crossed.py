@@ -16,8 +16,8 @@ def test_rows_of_both_forms_of_a_table() -> None:
 
 
 def test_the_first_table_is_the_slowest_and_later_ones_win() -> None:
-    made = list(crossed([{"a": [1, 2]}, {"b": [5, 6]}], [{"c": 7, "a": 9}]))
-    assert made == [{"a": 9, "b": 5, "c": 7}, {"a": 9, "b": 6, "c": 7}] * 2
+    combinations = list(crossed([{"a": [1, 2]}, {"b": [5, 6]}], [{"c": 7, "a": 9}]))
+    assert combinations == [{"a": 9, "b": 5, "c": 7}, {"a": 9, "b": 6, "c": 7}] * 2
     assert [r["a"] * 10 + r["b"] for r in crossed([{"a": [1, 2]}, {"b": [5, 6]}])] == [
         15,
         16,

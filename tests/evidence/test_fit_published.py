@@ -52,16 +52,16 @@ def test_the_page_is_what_the_script_writes(script: ModuleType) -> None:
 def test_profiles_hold_what_was_fitted(script: ModuleType) -> None:
     """Where a GPU's own curves were fitted, its profile has the partitions, and with its ways and capacity the curves
     are read as well as with those fitted, to 1.3 points in the mean: a set of 16 or of 20 ways tells no more apart."""
-    own = {"A100-80GB", "A40", "L40", "RTX-4090", "V100-PCIe-16GB", "H100-PCIe-80GB"}
+    gpus = {"A100-80GB", "A40", "L40", "RTX-4090", "V100-PCIe-16GB", "H100-PCIe-80GB"}
     errors: dict[str, list[tuple[float, float]]] = defaultdict(list)
     gpu = ""
     row = r"^\| (\S*) ?\| (\d?) ?\|.*?\| ([\d.]+) % \| ([\d.]+) % \|$"
     for name, partitions, fitted, held in re.findall(row, PAGE, re.M):
         gpu = name or gpu  # a further curve of the same GPU has no name
         errors[gpu].append((float(fitted), float(held)))
-        if name in own:
+        if name in gpus:
             assert load_profile(script.PROFILES[name]).l2_partitions == int(partitions)
-    for gpu in own:
+    for gpu in gpus:
         by_fit, by_profile = map(fmean, zip(*errors[gpu], strict=True))
         assert by_profile < by_fit + 1.3, gpu
     counted = {k.profile: k.ways for k in script.kept()}
@@ -75,13 +75,13 @@ def test_profiles_hold_what_was_fitted(script: ModuleType) -> None:
 def test_half_of_a_set_may_be_dirty_where_counters_tell(script: ModuleType) -> None:
     """Of an A100, whose launches others counted, an H100 and an H200: 8 lines of 16, as the last two say when asked
     line by line; their profiles hold it."""
-    found = {k.profile: k for k in script.kept()}
-    assert {gpu: k.ways for gpu, k in found.items()} == {
+    by_profile = {k.profile: k for k in script.kept()}
+    assert {gpu: k.ways for gpu, k in by_profile.items()} == {
         "a100-sxm-80gb": 8,
         "h100-sxm": 8,
         "h200-sxm": 8,
     }
-    for gpu, k in found.items():
+    for gpu, k in by_profile.items():
         assert 7.5 < k.lines < 7.7
         assert model(load_profile(gpu)).dirty_ways == pytest.approx(8, abs=0.01)
 
@@ -92,9 +92,9 @@ def test_a_long_pass_leaves_an_a100_as_much_dirty_as_was_counted(
 ) -> None:
     """Of 100 MB, where they were 19.8: the replay with 8 dirty lines a set is nearest."""
     l2 = replace(model(load_profile("a100")), dirty_ways=float(ways))
-    left = 100_000_000 - script.fill(l2, 100_000_000, 108, passes=1)
+    dirty_left = 100_000_000 - script.fill(l2, 100_000_000, 108, passes=1)
     counted = next(k.left_bytes for k in script.kept() if k.profile == "a100-sxm-80gb")
-    assert left / counted - 1 == pytest.approx(error, abs=0.02)
+    assert dirty_left / counted - 1 == pytest.approx(error, abs=0.02)
 
 
 def test_an_a100_keeps_what_all_sms_read_twice(script: ModuleType) -> None:
@@ -107,9 +107,18 @@ def test_an_a100_keeps_what_all_sms_read_twice(script: ModuleType) -> None:
     assert (read / (47 * MIB / 2) - 1) / 5 == pytest.approx(0.09, abs=0.03)
 
 
-@pytest.mark.parametrize(("gpu", "kind"), quick_first([
-    ("V100-PCIe-16GB", "shared_scan"), ("A100-80GB", "shared_scan"), ("A100-80GB", "chase"), ("A40", "chase")
-], 1))  # fmt: skip
+@pytest.mark.parametrize(
+    ("gpu", "kind"),
+    quick_first(
+        [
+            ("V100-PCIe-16GB", "shared_scan"),
+            ("A100-80GB", "shared_scan"),
+            ("A100-80GB", "chase"),
+            ("A40", "chase"),
+        ],
+        1,
+    ),
+)
 def test_partitions_swapped_fit_far_worse(script: ModuleType, gpu: str, kind: str) -> None:
     points = curves(script, gpu, kind)
     held = model(load_profile(script.PROFILES[gpu]))
@@ -122,14 +131,16 @@ def test_a_dirty_share_doubled_or_halved_fits_far_worse(script: ModuleType) -> N
     """Fills of an A40 keep the L2's rate up to 4.6 of 6 MiB."""
     rows = [r for r in script.rows() if r.gpu == "A40" and r.curve == "fill"]
     held = model(load_profile("a40"))
-    found = script.dirty_of(held, rows)
-    assert found.low <= held.dirty_ways <= found.high + 0.1
-    assert found.error < 0.03
+    dirty = script.dirty_of(held, rows)
+    assert dirty.low <= held.dirty_ways <= dirty.high + 0.1
+    assert dirty.error < 0.03
     footprint = 9 * MIB // 2
-    half, own, whole = (script.fill(replace(held, dirty_ways=w), footprint, 84) / (6 * footprint)
-                        for w in (held.dirty_ways / 2, held.dirty_ways, held.ways))  # fmt: skip
+    half, as_fitted, whole = (
+        script.fill(replace(held, dirty_ways=w), footprint, 84) / (6 * footprint)
+        for w in (held.dirty_ways / 2, held.dirty_ways, held.ways)
+    )
     assert whole == 0
-    assert own < 0.3  # the L2 holds it but where pages overfill a set
+    assert as_fitted < 0.3  # the L2 holds it but where pages overfill a set
     assert half > 0.8
 
 
@@ -165,10 +176,10 @@ def test_the_fit_finds_an_l2_that_it_knows(script: ModuleType) -> None:
                     scan(profile, footprint, "private_scan", 4, 1)[0],
                 )
             )
-        found = fit(profile, points)
-        assert found is not None
-        assert found.partitions == profile.l2_partitions
-        assert found.capacity_fraction == pytest.approx(
+        fitted = fit(profile, points)
+        assert fitted is not None
+        assert fitted.partitions == profile.l2_partitions
+        assert fitted.capacity_fraction == pytest.approx(
             profile.l2_effective_capacity_fraction, abs=0.05
         )
-        assert found.error < 0.02
+        assert fitted.error < 0.02

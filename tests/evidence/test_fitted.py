@@ -31,23 +31,25 @@ NO_NUMBERS = {
 def constants(path: Path) -> Iterator[str]:
     """Names of a module's constants whose docstring says that they are fitted."""
     body = ast.parse(path.read_text(encoding="utf-8")).body
-    for one, after in pairwise(body):
-        said = after.value if isinstance(after, ast.Expr) else None
+    for node, after in pairwise(body):
+        docstring = after.value if isinstance(after, ast.Expr) else None
         if (
-            isinstance(one, ast.Assign | ast.AnnAssign)
-            and isinstance(said, ast.Constant)
-            and SAYS.search(str(said.value))
+            isinstance(node, ast.Assign | ast.AnnAssign)
+            and isinstance(docstring, ast.Constant)
+            and SAYS.search(str(docstring.value))
         ):
-            targets = one.targets if isinstance(one, ast.Assign) else [one.target]
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for name in ast.walk(ast.Tuple(targets)):
                 if isinstance(name, ast.Name):
                     yield name.id
 
 
 def test_constants_of_modules_that_say_so_are_registered() -> None:
-    told = {(module, name) for module, path in modules().items() for name in constants(path)}
-    registered = {(one["module"], name) for one in registry()["constant"] for name in one["names"]}
-    assert {one for one in told if one[0] not in NO_NUMBERS} == registered
+    declared = {(module, name) for module, path in modules().items() for name in constants(path)}
+    registered = {
+        (entry["module"], name) for entry in registry()["constant"] for name in entry["names"]
+    }
+    assert {constant for constant in declared if constant[0] not in NO_NUMBERS} == registered
 
 
 def test_profiles_call_fitted_what_is_registered_and_nothing_else() -> None:
@@ -59,17 +61,17 @@ def test_profiles_call_fitted_what_is_registered_and_nothing_else() -> None:
     }
     assert called == {
         (gpu, name)
-        for one in (*registry()["profile"], *registry()["capability"])
-        for gpu in one.get("gpus") or gpus_of(one["compute_capabilities"])
-        for name in one["names"]
+        for entry in (*registry()["profile"], *registry()["capability"])
+        for gpu in entry.get("gpus") or gpus_of(entry["compute_capabilities"])
+        for name in entry["names"]
     }
 
 
 def test_a_number_of_a_compute_capability_is_one_number() -> None:
     """All GPUs of the capabilities hold it alike, so that it counts once."""
-    for one in registry()["capability"]:
-        for name in one["names"]:
-            gpus = gpus_of(one["compute_capabilities"])
+    for entry in registry()["capability"]:
+        for name in entry["names"]:
+            gpus = gpus_of(entry["compute_capabilities"])
             assert gpus
             assert len({load_profile(gpu).need(name) for gpu in gpus}) == 1
 
@@ -87,7 +89,7 @@ def test_a_source_that_says_fitted_is_of_that_kind(gpu: str) -> None:
 
 def test_the_catalog_says_what_is_fitted_and_so_does_the_registry() -> None:
     """A comment that says so stands right above its value, or above the options that hold it."""
-    said = set()
+    names_said = set()
     for path in (Path(iosim.__file__).parent / "catalog" / "libraries").glob("*.toml"):
         of_pass = ""
         for comment, value in pairwise(path.read_text(encoding="utf-8").splitlines()):
@@ -98,10 +100,10 @@ def test_the_catalog_says_what_is_fitted_and_so_does_the_registry() -> None:
             if comment == "[[backward_pass]]":
                 of_pass = f"{value.split(chr(34))[1]}."
             if comment.startswith("#") and SAYS.search(comment) and "=" in value:
-                said.add((path.stem, of_pass + value.partition("=")[0].strip()))
-    keys = {(one["kernel"], key) for one in registry()["catalog"] for key in one["names"]}
-    in_one_line = {kernel for kernel, key in said if key == "options"}
-    assert said == {
+                names_said.add((path.stem, of_pass + value.partition("=")[0].strip()))
+    keys = {(entry["kernel"], key) for entry in registry()["catalog"] for key in entry["names"]}
+    in_one_line = {kernel for kernel, key in names_said if key == "options"}
+    assert names_said == {
         (kernel, "options" if key.startswith("options.") and kernel in in_one_line else key)
         for kernel, key in keys
     }

@@ -140,7 +140,8 @@ def test_workspaces_hold_whole_query_blocks() -> None:
 
 def test_sequences_of_every_length_have_places_of_their_own() -> None:
     """A sequence that starts at row i has its blocks from i / BlockQ + its number on (flash_bwd_sm90.cuh)."""
-    kernel, lengths = Unloaded(Sm90BwdSpec(128, 64)), (5, 64, 300, 129, 1, 63, 64, 128)
+    kernel = Unloaded(Sm90BwdSpec(128, 64))
+    lengths = (5, 64, 300, 129, 1, 63, 64, 128)
     bounds = [0, *itertools.accumulate(lengths)]
     places = [
         start // 64 + number + block
@@ -156,17 +157,18 @@ def test_recorded_times_reach_their_targets() -> None:
     several = TABLE.calls(TABLE.rows_of("h200_bwd_sm90_times.csv"), "burst")
     assert len(several) == 2 * 8 * 2  # head_dims, shapes, masks
     for problem, by in several.items():
-        own, cudnn, flash = (
+        own_tflops, cudnn, flash = (
             float(by[x]["tflops"]) for x in (TABLE.BACKWARD, "cudnn", "pytorch_flash")
         )
-        assert own > 0.93 * cudnn, problem
-        assert own > 1.75 * flash, problem
+        assert own_tflops > 0.93 * cudnn, problem
+        assert own_tflops > 1.75 * flash, problem
 
 
 def test_recorded_times_are_of_the_fastest() -> None:
     for row in TABLE.rows_of("h200_bwd_sm90_times.csv"):
         if row["implementation"] in (TABLE.BACKWARD, TABLE.ORDERED):
-            causal, ordered = row["causal"] == "1", row["implementation"] == TABLE.ORDERED
+            causal = row["causal"] == "1"
+            ordered = row["implementation"] == TABLE.ORDERED
             spec = fastest_backward(
                 int(row["head_dim"]), "causal" if causal else "none", row["dtype"], ordered
             )

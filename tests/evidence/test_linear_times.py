@@ -48,11 +48,11 @@ def test_the_draw_keeps_the_first_by_hash(times: ModuleType, tmp_path: Path) -> 
         for table in ("gdn", "kda"):
             with open(tmp_path / f"aic_{table}.csv", "w", newline="") as file:
                 csv.writer(file).writerows([names, *(rows if table == "gdn" else [])])
-        return [one["seq_len"] for one in times.drawn(tmp_path)]
+        return [row["seq_len"] for row in times.drawn(tmp_path)]
 
     first = draw(lines)
     assert len(first) == 40 == len(set(first))
-    assert draw([(*one[:-1], "9.9") for one in reversed(lines)]) == first
+    assert draw([(*line[:-1], "9.9") for line in reversed(lines)]) == first
 
 
 def test_no_time_reaches_its_prediction(times: ModuleType) -> None:
@@ -72,7 +72,11 @@ def test_some_of_the_rows_that_nothing_was_fitted_on(times: ModuleType) -> None:
 
 
 def test_the_fitted_constants_are_listed() -> None:
-    listed = {one.name: one.rows for one in fitted() if "published_linear_attention" in one.rows}
+    listed = {
+        constant.name: constant.rows
+        for constant in fitted()
+        if "published_linear_attention" in constant.rows
+    }
     assert set(listed) == {"PRODUCT_CYCLES"}
 
 

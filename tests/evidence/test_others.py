@@ -57,22 +57,22 @@ def test_sparse_attention_is_judged_on_rows_that_nothing_was_fitted_on() -> None
     ]
     assert not halves[0] & halves[1]
     section = PAGE[PAGE.index("## DeepSeek sparse attention") :]
-    found = sparse.errors(sparse.held_out(), flat=False)
-    assert found.markdown() in section
+    errors = sparse.errors(sparse.held_out(), flat=False)
+    assert errors.markdown() in section
     # vLLM's steps hold more than the kernel; a B200's paged indexer is predicted 27 to 33 % too fast.
-    for row in found.rows:
-        launch = row[found.index("launch")]
+    for row in errors.rows:
+        launch = row[errors.index("launch")]
         is_far = launch.endswith("step") or (row[0] == "b200" and launch.startswith("paged"))
-        assert float(row[found.index("size")].rstrip("%")) < (35 if is_far else 20)
+        assert float(row[errors.index("size")].rstrip("%")) < (35 if is_far else 20)
 
 
 def test_every_file_is_described_and_every_row_left_out_has_a_reason(others: ModuleType) -> None:
     rows = others.table("published_attention_times.csv")
     assert {row["file"] for row in rows} == set(others.FILES)
     assert all(float(row["seconds"]) > 0 for row in rows)
-    left = others.table("published_left_out.csv")
-    assert all(row["reason"] and int(row["rows"]) > 0 for row in left)
-    assert {row["file"] for row in left} > set(others.FILES)
+    left_out = others.table("published_left_out.csv")
+    assert all(row["reason"] and int(row["rows"]) > 0 for row in left_out)
+    assert {row["file"] for row in left_out} > set(others.FILES)
 
 
 def test_errors_are_summed_up_by_group(others: ModuleType) -> None:

@@ -30,11 +30,11 @@ def test_readme_says_what_the_page_says() -> None:
     _, mean, *_ = row("Times of calls, under the profiler", "all", "30 us and longer")
     text = README.read_text(encoding="utf-8")
     for gpu, drawn, share, error in zip(("H100", "H200"), launches, near, mean, strict=True):
-        said = (
+        claim = (
             f"| {gpu} | {drawn} drawn launches: {share} % within 5 % or 2 MB "
             f"| drawn calls {float(error):.1f} % (mean)"
         )
-        assert said in text, f"docs/generated/random-draws.md says: {said}"
+        assert claim in text, f"docs/generated/random-draws.md says: {claim}"
 
 
 def test_the_page_is_of_the_newest_draws() -> None:
@@ -45,8 +45,10 @@ def test_the_page_is_of_the_newest_draws() -> None:
 
 @pytest.mark.slow
 def test_the_page_is_what_the_script_writes() -> None:
-    found = script()
-    page = found.page(
-        [found.drawn(gpu) for gpu in found.SEEDS], "Calls drawn at random", brief=True
+    script_module = script()
+    page = script_module.page(
+        [script_module.drawn(gpu) for gpu in script_module.SEEDS],
+        "Calls drawn at random",
+        brief=True,
     )
     assert page == PAGE.read_text(encoding="utf-8")

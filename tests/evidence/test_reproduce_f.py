@@ -45,9 +45,9 @@ def test_traffic_and_time_are_saved_on_small_gpus_too(gpu: str, way: str, shape:
 
 def test_l2_bytes_of_the_fused_kernel() -> None:
     """12 heads of 64, tiles of 128 rows: Q and O once, K and V eight times; then 4 heads a tile, Q and K for three."""
-    one = 8 * 1024 * 64 * 2
-    plain = 12 * (2 + 2 * 8) * one + 8 * 12 * 1024 * 4  # flash writes an fp32 a row
-    shared = 3 * one + 3 * 8 * one + 12 * 8 * one + 12 * one
+    tensor_bytes = 8 * 1024 * 64 * 2
+    plain = 12 * (2 + 2 * 8) * tensor_bytes + 8 * 12 * 1024 * 4  # flash writes an fp32 a row
+    shared = 3 * tensor_bytes + 3 * 8 * tensor_bytes + 12 * 8 * tensor_bytes + 12 * tensor_bytes
     assert find("SM<->L2 bytes saved, fused, t4", "12 heads").computed == pytest.approx(
         plain / shared
     )

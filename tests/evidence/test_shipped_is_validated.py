@@ -34,34 +34,44 @@ STATED_BY_TIMED_ROWS = {"persistent_ctas", "spill"}
 STATED_BY_COUNTED_ROWS = {"persistent_ctas", "spill", "overheads", "backward", "options"}
 
 
-def unlike(one: Kernel, other: Kernel) -> set[str]:
+def unlike(first: Kernel, other: Kernel) -> set[str]:
     return {
         field.name
         for field in fields(Kernel)
-        if getattr(one, field.name) != getattr(other, field.name)
+        if getattr(first, field.name) != getattr(other, field.name)
     }
 
 
 @pytest.fixture
 def resolved(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
     """What `resolve` gives to the tables of times, the latest last."""
-    made: list[Kernel] = []
+    kernels: list[Kernel] = []
 
-    def recording(*asked: Any) -> Kernel:
-        made.append(resolve(*asked))
-        return made[-1]
+    def recording(*arguments: Any) -> Kernel:
+        kernels.append(resolve(*arguments))
+        return kernels[-1]
 
     monkeypatch.setattr(tables, "resolve", recording)
-    return made
+    return kernels
 
 
 def timed(stride: int) -> Iterator[Case]:
     """One in so many rows of every table of times; of those whose cases are replayed as they are read, fewer."""
-    for reads in (tables.own_cases, tables.call_cases, tables.triton_cases, tables.library_cases, tables.clock_cases,
-                  tables.nvidia_cases):  # fmt: skip
+    for reads in (
+        tables.own_cases,
+        tables.call_cases,
+        tables.triton_cases,
+        tables.library_cases,
+        tables.clock_cases,
+        tables.nvidia_cases,
+    ):
         yield from some_of(reads(stride), reads)
-    for reads in (tables.graph_cases, tables.serving_cases, partial(tables.published_cases, file=tables.VARLEN),
-                  partial(tables.published_cases, file=tables.WHEEL_A30)):  # fmt: skip
+    for reads in (
+        tables.graph_cases,
+        tables.serving_cases,
+        partial(tables.published_cases, file=tables.VARLEN),
+        partial(tables.published_cases, file=tables.WHEEL_A30),
+    ):
         yield from some_of(reads(40 * stride), reads)
 
 
@@ -109,8 +119,11 @@ def test_counted_rows_are_held_against_what_the_catalog_resolves(file: str, stri
 
 def test_nothing_of_the_evidence_builds_a_kernel_by_hand() -> None:
     def built(tree: ast.AST) -> list[int]:
-        return [node.lineno for node in ast.walk(tree)
-                if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Kernel"]  # fmt: skip
+        return [
+            node.lineno
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Kernel"
+        ]
 
     assert built(ast.parse("kernel = Kernel('flash', 'flash', tile)")) == [1]
     for path in EVIDENCE.rglob("*.py"):

@@ -40,8 +40,25 @@ def test_a_draw_is_by_shape_and_counts_what_it_leaves_out(
 ) -> None:
     """Of 70 rows of a cell 60, whatever their order and times; of a kernel that the catalog lacks none."""
     names = [name for name in times.COLUMNS if name != "table"]
-    rows = [("l40s", "vllm", "1", "vllm_flash_attn_fa2", "bfloat16", "bfloat16", str(n), "16", "0", "8", "8", "64", "0",
-             str(n)) for n in range(1, 71)]  # fmt: skip
+    rows = [
+        (
+            "l40s",
+            "vllm",
+            "1",
+            "vllm_flash_attn_fa2",
+            "bfloat16",
+            "bfloat16",
+            str(n),
+            "16",
+            "0",
+            "8",
+            "8",
+            "64",
+            "0",
+            str(n),
+        )
+        for n in range(1, 71)
+    ]
     lacking = ("l40s", "sglang", "1", "triton", *rows[0][4:])
     (tmp_path / "drawn.csv").touch()
     (tmp_path / "left.csv").write_text("file,gpu,reason,rows\n")
@@ -59,8 +76,8 @@ def test_a_draw_is_by_shape_and_counts_what_it_leaves_out(
     first = drawn([*rows, lacking])
     assert len(first) == 60
     assert drawn([(*row[:-1], "9.9") for row in reversed(rows)] + [lacking]) == first
-    left = (tmp_path / "left.csv").read_text().splitlines()[1:]
-    assert left == ['aic_attention_context.csv,l40s,"sglang, triton: not in the catalog",1']
+    splitline = (tmp_path / "left.csv").read_text().splitlines()[1:]
+    assert splitline == ['aic_attention_context.csv,l40s,"sglang, triton: not in the catalog",1']
 
 
 def test_no_time_reaches_its_prediction(times: ModuleType) -> None:

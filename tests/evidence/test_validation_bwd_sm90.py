@@ -51,8 +51,8 @@ def test_bytes_between_sms_and_l2_of_every_launch(rows: list[Row]) -> None:
     assert Counter(members[0].facts["sums"] for members in several) == CALLS
     for members in several:
         waits = members[0].facts["sums"] == "ordered"
-        for launch, (row, found) in enumerate(zip(members, counted(members), strict=True)):
-            for name, predicted in found.items():
+        for launch, (row, by_quantity) in enumerate(zip(members, counted(members), strict=True)):
+            for name, predicted in by_quantity.items():
                 slack = 0.0
                 if (
                     launch == 0
@@ -72,19 +72,20 @@ def test_bytes_between_sms_and_l2_of_every_launch(rows: list[Row]) -> None:
 def test_catalog_has_the_knobs_of_the_fastest(head_dim: int, mask: str) -> None:
     problem = AttentionProblem(heads=8, seq_q=4096, head_dim=head_dim, mask=mask, passes="fwd+bwd")
     kernel = resolve("flash-sm90", problem, PROFILE)
-    spec, backward = fastest(head_dim, mask), fastest_backward(head_dim, mask)
-    tile, own = kernel.tile, kernel.tile_backward
+    spec = fastest(head_dim, mask)
+    backward = fastest_backward(head_dim, mask)
+    tile, backward_tile = kernel.tile, kernel.tile_backward
     assert (tile.block_q, tile.block_k, tile.stages) == (spec.block_q, spec.block_k, spec.stages)
     assert (kernel.cta_threads, kernel.shared_memory_bytes) == (
         spec.threads,
         spec.dynamic_shared_bytes,
     )
-    assert (own.block_q, own.block_k, own.stages) == (
+    assert (backward_tile.block_q, backward_tile.block_k, backward_tile.stages) == (
         backward.block_q,
         backward.block_k,
         backward.stages,
     )
-    assert 32 * own.warps == backward.threads
+    assert 32 * backward_tile.warps == backward.threads
 
 
 @pytest.mark.parametrize(

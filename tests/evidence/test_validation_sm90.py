@@ -82,10 +82,10 @@ def test_cudnn_fetches_the_columns_that_it_is_compiled_for() -> None:
 
 def read_errors(rows: list[Row]) -> list[float]:
     """Of bytes from HBM."""
-    made = compare(rows, PROFILE)
-    assert not made.skipped
+    comparison = compare(rows, PROFILE)
+    assert not comparison.skipped
     return sorted(
-        r.error for r in made.residuals if r.quantity == "hbm_read" and r.error is not None
+        r.error for r in comparison.residuals if r.quantity == "hbm_read" and r.error is not None
     )
 
 

@@ -62,7 +62,7 @@ def problem_at_random(rng: random.Random) -> AttentionProblem | None:
 
 def name_of(p: AttentionProblem) -> str:
     """A problem in short."""
-    said = [
+    words = [
         f"{p.batch}x{p.heads}/{p.kv_heads}",
         f"{p.seq_q}x{p.seq_k}",
         f"d{p.head_dim}",
@@ -70,13 +70,13 @@ def name_of(p: AttentionProblem) -> str:
         p.mask,
         p.passes,
     ]
-    said += [f"dv{p.head_dim_v}"] if p.head_dim_v != p.head_dim else []
-    said += [f"w{p.window}"] if p.window is not None else []
-    said += [f"page{p.page_size}"] if p.page_size is not None else []
-    said += [f"drop{p.dropout}"] if p.dropout else []
-    said += [p.bias] if p.bias != "none" else []
-    said += ["latent"] if p.latent_kv else []
-    return " ".join(said)
+    words += [f"dv{p.head_dim_v}"] if p.head_dim_v != p.head_dim else []
+    words += [f"w{p.window}"] if p.window is not None else []
+    words += [f"page{p.page_size}"] if p.page_size is not None else []
+    words += [f"drop{p.dropout}"] if p.dropout else []
+    words += [p.bias] if p.bias != "none" else []
+    words += ["latent"] if p.latent_kv else []
+    return " ".join(words)
 
 
 def flat(kernel: Kernel) -> Iterator[tuple[str, Any, Any]]:
@@ -105,30 +105,35 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
 
 def described(kernel: Kernel) -> list[Any]:
     """Every field of a kernel that is not its default, names and texts apart."""
-    made: list[Any] = []
+    lines: list[Any] = []
     for name, value, default in flat(kernel):
         if name in ("name", "algorithm", "notes", "cta_shares") or value == default:
             continue
         if name in ("tile", "backward_tile"):
-            made.append(f"{name} {value.block_q}x{value.block_k} w{value.warps} s{value.stages}")
+            lines.append(f"{name} {value.block_q}x{value.block_k} w{value.warps} s{value.stages}")
         elif name in ("schedule", "backward_schedule"):
             s = value
-            made.append(f"{name} {s.order} {s.direction} {s.scheduler} {s.section_heads} {s.start}")
+            lines.append(
+                f"{name} {s.order} {s.direction} {s.scheduler} {s.section_heads} {s.start}"
+            )
         elif name in ("overheads", "backward_overheads"):
-            made += [
+            lines += [
                 f"{o.name} {o.mode} {o.per_cta} {o.per_tile} {o.per_pair} {o.per_tile_fetch}"
                 for o in value
             ]
         elif name == "spill":
-            made += [
+            lines += [
                 f"spill {value.write_per_tile} {value.write_per_pair} {value.read_per_tile} {value.read_per_pair}"
             ]
         elif name == "options":
-            made += [f"{o.name}={getattr(value, o.name)}" for o in dataclasses.fields(value)
-                     if getattr(value, o.name) != o.default]  # fmt: skip
+            lines += [
+                f"{o.name}={getattr(value, o.name)}"
+                for o in dataclasses.fields(value)
+                if getattr(value, o.name) != o.default
+            ]
         else:
-            made.append(f"{name} {value}")
-    return made
+            lines.append(f"{name} {value}")
+    return lines
 
 
 def drawn(kernel: str) -> Iterator[tuple[str, Any]]:
@@ -143,11 +148,14 @@ def drawn(kernel: str) -> Iterator[tuple[str, Any]]:
                 continue
             seen.add(case)
             try:
-                found = resolve(kernel, problem, profile)
+                resolved = resolve(kernel, problem, profile)
             except InputError:
                 refused += 1
                 continue
-            yield case, [found.name, *described(found)] if kernel == "sdpa" else described(found)
+            yield (
+                case,
+                [resolved.name, *described(resolved)] if kernel == "sdpa" else described(resolved),
+            )
         yield f"{kernel} {gpu} refused", refused
 
 
@@ -185,10 +193,10 @@ def decoding() -> Iterator[tuple[str, Any]]:
                 **values,
             )
             try:
-                found = described(resolve(kernel, problem, load_profile(gpu)))
+                lines = described(resolve(kernel, problem, load_profile(gpu)))
             except InputError:
                 continue
-            yield f"decode {kernel} {gpu} {name_of(problem)}", found
+            yield f"decode {kernel} {gpu} {name_of(problem)}", lines
 
 
 def asked_for() -> Iterator[tuple[str, Any]]:
@@ -196,7 +204,7 @@ def asked_for() -> Iterator[tuple[str, Any]]:
     problem = AttentionProblem(
         heads=8, kv_heads=2, seq_q=1000, head_dim=128, dtype="bf16", mask="causal"
     )
-    given: list[dict[str, Any]] = [
+    options: list[dict[str, Any]] = [
         {"tile": (32, 48)},
         {"tile": (32, 64), "warps": 2},
         {"warps": 2},
@@ -234,11 +242,14 @@ def asked_for() -> Iterator[tuple[str, Any]]:
         ("flash1", "a100"),
         ("cutlass", "v100"),
     ):
-        one = problem.with_(dtype="fp16") if gpu == "v100" else problem
-        for over in given:
+        problem_here = problem.with_(dtype="fp16") if gpu == "v100" else problem
+        for over in options:
             case = f"by hand {kernel} {' '.join(f'{k}={v}' for k, v in over.items())}"
             try:
-                yield case, described(resolve(kernel, one, load_profile(gpu), Overrides(**over)))
+                yield (
+                    case,
+                    described(resolve(kernel, problem_here, load_profile(gpu), Overrides(**over))),
+                )
             except InputError:
                 yield case, "refused"
     long = AttentionProblem(heads=1, seq_q=1 << 24, head_dim=64, dtype="bf16")
@@ -249,11 +260,13 @@ def asked_for() -> Iterator[tuple[str, Any]]:
         except InputError:
             yield f"by hand block_q {block_q} of 2^24", "refused"
     for rows, head in ((1 << 24, 0), (1 << 24, 1)):
-        one = AttentionProblem(batch=2, heads=2 + head, seq_q=rows // 4, head_dim=64, dtype="bf16")
+        problem_here = AttentionProblem(
+            batch=2, heads=2 + head, seq_q=rows // 4, head_dim=64, dtype="bf16"
+        )
         try:
             yield (
                 f"by hand 2 splits of {4 + 2 * head} x 2^22 rows",
-                resolve("fa2", one, load_profile("a100"), Overrides(splits=2)).splits,
+                resolve("fa2", problem_here, load_profile("a100"), Overrides(splits=2)).splits,
             )
         except InputError:
             yield f"by hand 2 splits of {4 + 2 * head} x 2^22 rows", "refused"
@@ -331,7 +344,7 @@ def rules() -> Iterator[tuple[str, Any]]:
             {n: [cudnn.cudnn_splits(n, b, width) for b in blocks] for n in tiles},
         )
     for batch, sms, keys in product((1, 2, 3, 7, 64), (1, 78, 132), (1, 64, 640, 5000, 100_000)):
-        one = AttentionProblem(
+        problem = AttentionProblem(
             batch=batch,
             heads=128,
             seq_q=1,
@@ -340,13 +353,15 @@ def rules() -> Iterator[tuple[str, Any]]:
             head_dim_v=512,
             latent_kv=True,
         )
-        found = [flashmla.flashmla_splits(one.with_(seq_q=q), sms, 64, 64) for q in (1, 2)]
-        yield f"flashmla_splits {batch} {sms} {keys}", found
+        split_counts = [
+            flashmla.flashmla_splits(problem.with_(seq_q=q), sms, 64, 64) for q in (1, 2)
+        ]
+        yield f"flashmla_splits {batch} {sms} {keys}", split_counts
     for group, mask in product((1, 4), ("none", "causal")):
         for keys in (64, 400, 600, 5000, 131072, 262144, 1 << 20):
-            made = []
+            split_list = []
             for batch, tokens in product((1, 4, 13, 32), (1, 64, 129, 20000)):
-                one = AttentionProblem(
+                problem = AttentionProblem(
                     batch=batch,
                     heads=4 * group,
                     kv_heads=4,
@@ -355,54 +370,62 @@ def rules() -> Iterator[tuple[str, Any]]:
                     head_dim=128,
                     mask=mask,
                 )
-                made.append(fa3.fa3_splits(one, 132, 128, 128))
-            yield f"fa3_splits {group} {mask} {keys}", made
+                split_list.append(fa3.fa3_splits(problem, 132, 128, 128))
+            yield f"fa3_splits {group} {mask} {keys}", split_list
     for batch in (105, 106, 110, 130, 132, 133):  # 80 % of 132 SMs are 105.6
-        one = AttentionProblem(batch=batch, seq_q=1, seq_k=65536, head_dim=128)
-        yield f"fa3_splits of {batch} tiles", fa3.fa3_splits(one, 132, 128, 128)
-    one = AttentionProblem(
+        problem = AttentionProblem(batch=batch, seq_q=1, seq_k=65536, head_dim=128)
+        yield f"fa3_splits of {batch} tiles", fa3.fa3_splits(problem, 132, 128, 128)
+    problem = AttentionProblem(
         batch=17, seq_q=1, seq_k=65536, head_dim=128
     )  # 5 splits fill 85 % of 100 SMs, 100 all
-    yield "fa3_splits at the very share", fa3.fa3_splits(one, 100, 128, 128)
+    yield "fa3_splits at the very share", fa3.fa3_splits(problem, 100, 128, 128)
     for width, heads, passes, gpu in product(
         (16, 64, 256, 512, 1024, 2048), (1, 6, 8), ("fwd", "bwd"), ("t4", "a100")
     ):
-        one = AttentionProblem(
+        problem = AttentionProblem(
             heads=heads, seq_q=512, head_dim=64, head_dim_v=width, dtype="fp16", passes=passes
         )
         try:
             yield (
                 f"uniform {width} {heads} {passes} {gpu}",
-                described(resolve("uniform", one, load_profile(gpu))),
+                described(resolve("uniform", problem, load_profile(gpu))),
             )
         except InputError:
             yield f"uniform {width} {heads} {passes} {gpu}", "refused"
     for width, page in product((64, 65, 128, 129), (None, 128)):
-        one = AttentionProblem(
+        problem = AttentionProblem(
             heads=8, seq_q=1, seq_k=700, head_dim=width, dtype="bf16", mask="causal", page_size=page
         )
-        found = rules_of("fa3").as_launched(one), rules_of("fa2").as_launched(one.with_(seq_q=2))
-        yield f"as launched {width} {page}", [x.mask for x in found]
+        split_counts = (
+            rules_of("fa3").as_launched(problem),
+            rules_of("fa2").as_launched(problem.with_(seq_q=2)),
+        )
+        yield f"as launched {width} {page}", [x.mask for x in split_counts]
     for group, page in product((2, 3, 8, 16), (None, 64, 128)):
-        made = []
+        split_list = []
         for tokens, splits in product((1, 8, 43, 64, 100, 115, 128, 129, 200), (1, 2)):
-            one = AttentionProblem(
+            problem = AttentionProblem(
                 heads=group, kv_heads=1, seq_q=tokens, seq_k=4096, head_dim=128, page_size=page
             )
-            made.append(int(fa3.fa3_packs_group(one, splits, 128, 128)))
-        yield f"fa3_packs_group {group} {page}", made
+            split_list.append(int(fa3.fa3_packs_group(problem, splits, 128, 128)))
+        yield f"fa3_packs_group {group} {page}", split_list
     for keys, width in product((100, 8192, 32768, 65535, 65536, 131072, 1 << 20), (64, 128)):
-        one = AttentionProblem(heads=4, kv_heads=2, seq_q=keys, head_dim=width, dtype="bf16")
+        problem = AttentionProblem(heads=4, kv_heads=2, seq_q=keys, head_dim=width, dtype="bf16")
         yield (
             f"fa3_section_heads {keys} {width}",
-            [fa3.fa3_section_heads(one), fa3.fa3_section_heads(one, fa3.BACKWARD_SECTION_BYTES)],
+            [
+                fa3.fa3_section_heads(problem),
+                fa3.fa3_section_heads(problem, fa3.BACKWARD_SECTION_BYTES),
+            ],
         )
     for dtype, tokens, mask in product(
         ("bf16", "fp8"), (128, 129, 256, 257, 384), ("none", "causal")
     ):
-        one = AttentionProblem(seq_q=tokens, mask=mask, dtype=dtype)
-        found = [fa3.cluster(one, 128, d, n) for d in (64, 127, 128, 192, 256) for n in (1, 2)]
-        yield f"cluster {dtype} {tokens} {mask}", found
+        problem = AttentionProblem(seq_q=tokens, mask=mask, dtype=dtype)
+        split_counts = [
+            fa3.cluster(problem, 128, d, n) for d in (64, 127, 128, 192, 256) for n in (1, 2)
+        ]
+        yield f"cluster {dtype} {tokens} {mask}", split_counts
     for block_q, block_k, stages, latent in product(
         (16, 128, 256), (16, 128), (1, 2), (False, True)
     ):
@@ -411,14 +434,14 @@ def rules() -> Iterator[tuple[str, Any]]:
             if latent
             else {"head_dim": 192, "head_dim_v": 64}
         )
-        one = AttentionProblem(heads=4, seq_q=512, dtype="bf16", **widths)
-        found = [
-            tiled.fitting(Tile(block_q, block_k, 8, stages), one, load_profile(gpu))
+        problem = AttentionProblem(heads=4, seq_q=512, dtype="bf16", **widths)
+        split_counts = [
+            tiled.fitting(Tile(block_q, block_k, 8, stages), problem, load_profile(gpu))
             for gpu in ("t4", "a100")
         ]
         yield (
             f"fitting {block_q}x{block_k} {stages} {latent}",
-            [[t.block_q, t.block_k, t.warps] for t in found],
+            [[t.block_q, t.block_k, t.warps] for t in split_counts],
         )
 
 

@@ -98,13 +98,13 @@ FIRST_CALLS = tuple(
 
 def cases(calls: Sequence[str] = CALLS) -> Iterator[tuple[str, Any]]:
     for line in calls:
-        told, errors = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(errors):
+        output, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
             try:
                 code: Any = main(line.split())
             except SystemExit as end:
                 code = end.code
-        text = told.getvalue().replace(str(DATA), "data")
+        text = output.getvalue().replace(str(DATA), "data")
         printed = json.loads(text) if line.endswith("json") and not code else text.splitlines()
         if line in ROWS_OF:
             printed = [row for row in printed if row.partition(",")[0] in ROWS_OF[line]]

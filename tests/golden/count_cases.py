@@ -74,13 +74,14 @@ def cases() -> Iterator[tuple[str, Any]]:
 
 def of_kernel(kernel: str) -> Iterator[tuple[str, Any]]:
     for name, passes, (words, over) in product(PROBLEMS, ("fwd", "bwd"), OVERRIDES.items()):
-        made = call(kernel, name, passes, over)
-        if made is None:
+        kernel_call = call(kernel, name, passes, over)
+        if kernel_call is None:
             continue
-        counted, least = moved(made.counted), made.bounds.to_dict()
-        hbm = [sum(moved(made.capacity(start)).values()) for start in ("cold", "warm")]
-        alike = moved(closed_form(made.chain)) == counted
+        counted = moved(kernel_call.counted)
+        least = kernel_call.bounds.to_dict()
+        hbm = [sum(moved(kernel_call.capacity(start)).values()) for start in ("cold", "warm")]
+        alike = moved(closed_form(kernel_call.chain)) == counted
         yield (
             f"{kernel} {name} {passes}{words}",
-            [counted, made.added, least, hbm, memory(made.chain), alike],
+            [counted, kernel_call.added, least, hbm, memory(kernel_call.chain), alike],
         )

@@ -31,7 +31,8 @@ from iosim.studies.distributed.links import Cluster, Link, link_names, load_link
 from iosim.studies.distributed.schedule import Pair, check_gpus, contiguous, pair, striped
 
 H100 = load_profile("h100")
-SLOW, FAST = Link("slow", 1e9, 2e-6, ""), Link("fast", 8e9, 1e-6, "")
+SLOW = Link("slow", 1e9, 2e-6, "")
+FAST = Link("fast", 8e9, 1e-6, "")
 CLUSTERS = {
     "one node": Cluster(SLOW),
     "nodes of 2": Cluster(FAST, SLOW, 2),
@@ -64,13 +65,15 @@ def schedules() -> Iterator[tuple[str, Any]]:
     ):
         p = problem(81, causal)
         try:
-            made = build(name, p, gpus, backward=backward)
+            chain = build(name, p, gpus, backward=backward)
         except InputError:
             continue
-        bytes_, lost, room = link_bytes(made, p), idle(made), memory(made, p, 3)
-        found: list[Any] = [
-            len(made.steps),
-            sum(len(s.sends) for s in made.steps),
+        bytes_ = link_bytes(chain, p)
+        lost = idle(chain)
+        room = memory(chain, p, 3)
+        lines: list[Any] = [
+            len(chain.steps),
+            sum(len(s.sends) for s in chain.steps),
             bytes_.tensors,
             bytes_.received,
             bytes_.sent,
@@ -78,15 +81,15 @@ def schedules() -> Iterator[tuple[str, Any]]:
             [room.owned, room.saved, room.passing],
             longest_sequence(name, p, gpus, 100_000, backward=backward, layers=2),
         ]
-        for one, overlap in (("nodes of 2", True), ("one node", False), ("shared", True)):
-            line = simulate(made, p, CLUSTERS[one], seconds, overlap=overlap)
+        for cluster_name, overlap in (("nodes of 2", True), ("one node", False), ("shared", True)):
+            line = simulate(chain, p, CLUSTERS[cluster_name], seconds, overlap=overlap)
             weighted = sum(
                 n * (e.start_s + 2 * e.end_s + e.bytes) for n, e in enumerate(line.events, 1)
             )
-            found.append([line.total_s, line.idle_fraction, len(line.events), weighted])
+            lines.append([line.total_s, line.idle_fraction, len(line.events), weighted])
         yield (
             f"{name} {gpus} {'causal' if causal else 'none'} {'bwd' if backward else 'fwd'}",
-            found,
+            lines,
         )
 
 
@@ -107,7 +110,7 @@ def studies() -> Iterator[tuple[str, Any]]:
         )
         if n % 2 and gpus > 1:
             continue
-        for one in study(
+        for result in study(
             p,
             gpus,
             H100,
@@ -116,11 +119,11 @@ def studies() -> Iterator[tuple[str, Any]]:
             overlap=n % 4 < 2,
             layers=1 + n % 3,
         ):
-            made = one.to_dict()
-            made.pop("title")
+            data = result.to_dict()
+            data.pop("title")
             yield (
-                f"study {gpus} {passes} {where} {p.seq_q} {made.pop('name')}",
-                [*made.values(), one.width_bytes],
+                f"study {gpus} {passes} {where} {p.seq_q} {data.pop('name')}",
+                [*data.values(), result.width_bytes],
             )
 
 
@@ -129,13 +132,18 @@ def apart() -> Iterator[tuple[str, Any]]:
     for causal, tokens, gpus in ((False, 4000, 4), (True, 4003, 3)):
         p = problem(tokens, causal, output=None, head_dim=64, head_dim_v=64)
         where = CLUSTERS["nodes of 2"]
-        for one in (
+        for link_case in (
             collectives.spread("megatron", p, gpus, ChunkTimes(p, "fa2", H100), where),
             collectives.spread("rsa", p, gpus, ChunkTimes(p, "naive", H100), where),
         ):
             yield (
-                f"{one.name} {tokens}",
-                [one.received_bytes, one.compute_s, one.communication_s, one.memory_bytes],
+                f"{link_case.name} {tokens}",
+                [
+                    link_case.received_bytes,
+                    link_case.compute_s,
+                    link_case.communication_s,
+                    link_case.memory_bytes,
+                ],
             )
         yield (
             f"bytes {tokens}",
@@ -158,8 +166,10 @@ def apart() -> Iterator[tuple[str, Any]]:
             [[r.name, r.seconds, r.memory_bytes] for r in study(p, gpus, H100, where)],
         )
         for heads, kv_heads in ((6, 2), (6, 3), (5, 5), (8, 1)):
-            one = collectives.split_heads(problem(64, causal, heads=heads, kv_heads=kv_heads), gpus)
-            yield f"heads {tokens} {heads} {kv_heads}", [one.heads, one.kv_heads]
+            link_case = collectives.split_heads(
+                problem(64, causal, heads=heads, kv_heads=kv_heads), gpus
+            )
+            yield f"heads {tokens} {heads} {kv_heads}", [link_case.heads, link_case.kv_heads]
     for name, refused in (
         ("window", {"mask": "window", "window": 5}),
         ("keys", {"seq_k": 900}),
@@ -173,7 +183,7 @@ def apart() -> Iterator[tuple[str, Any]]:
                 | refused
             )
         )
-        for what, call in (
+        for title, call in (
             (
                 "megatron",
                 lambda p=p: collectives.spread(
@@ -190,9 +200,9 @@ def apart() -> Iterator[tuple[str, Any]]:
         ):
             try:
                 call()
-                yield f"refused {name} {what}", False
+                yield f"refused {name} {title}", False
             except InputError:
-                yield f"refused {name} {what}", True
+                yield f"refused {name} {title}", True
     ring = build("ring", problem(64, False), 2)
     for layers in (0, 1, 10_000, 10_001, True):
         try:
@@ -222,14 +232,14 @@ def formulas() -> Iterator[tuple[str, Any]]:
         if gpus not in (1, 3, 4) or causal < SCHEDULES[name].causal_only:
             continue
         for backward in (False, True):
-            found = execute(build(name, p, gpus, backward=backward), p, seed=3)
+            executed = execute(build(name, p, gpus, backward=backward), p, seed=3)
             sums = {
                 n: round(float((a * np.cos(np.arange(a.size)).reshape(a.shape)).sum()), 6)
-                for n, a in found.outputs.items()
+                for n, a in executed.outputs.items()
             }
             yield (
                 f"run {name} {gpus} {causal} {backward}",
-                [found.received, found.tensors, found.peak_received, sums],
+                [executed.received, executed.tensors, executed.peak_received, sums],
             )
     yield "least tokens", forms.minimal_chunk_tokens(312e12, 300e9)
 
@@ -237,33 +247,37 @@ def formulas() -> Iterator[tuple[str, Any]]:
 def links() -> Iterator[tuple[str, Any]]:
     for name, gpu in product(link_names(), ("h100", "a100", "l4", "v100")):
         try:
-            one = load_link(name, load_profile(gpu))
+            link = load_link(name, load_profile(gpu))
             yield (
                 f"link {name} {gpu}",
-                [one.name, one.bandwidth_bytes_per_s, one.latency_s, one.seconds(10**6)],
+                [link.name, link.bandwidth_bytes_per_s, link.latency_s, link.seconds(10**6)],
             )
         except InputError:
             yield f"link {name} {gpu}", "refused"
     for text in ("0.001", "0.0009", "1000000", "1000001", "25", "nan", "x", "-3"):
         try:
-            one = load_link(text, H100)
-            yield f"link by hand {text}", [one.name, one.bandwidth_bytes_per_s, one.latency_s]
+            link = load_link(text, H100)
+            yield f"link by hand {text}", [link.name, link.bandwidth_bytes_per_s, link.latency_s]
         except InputError:
             yield f"link by hand {text}", "refused"
-    for name, one in CLUSTERS.items():
+    for name, link in CLUSTERS.items():
         routes = [
-            [one.route(a, b)[0].name, *one.route(a, b)[1:]]
+            [link.route(a, b)[0].name, *link.route(a, b)[1:]]
             for a, b in product(range(4), repeat=2)
             if a != b
         ]
-        rings = [[one.ring(n).bandwidth_bytes_per_s, one.ring(n).latency_s] for n in range(1, 10)]
+        rings = [[link.ring(n).bandwidth_bytes_per_s, link.ring(n).latency_s] for n in range(1, 10)]
         yield f"routes {name}", [routes, rings]
     for network, nodes, shared in product((None, "ib-100g"), (None, 0, 1, 4), (False, True)):
         try:
-            made = cluster(H100, "nvlink", network, nodes, shared_network=shared)
+            links_cluster = cluster(H100, "nvlink", network, nodes, shared_network=shared)
             yield (
                 f"cluster {network} {nodes} {shared}",
-                [made.link.name, made.gpus_per_node, made.shared_network],
+                [
+                    links_cluster.link.name,
+                    links_cluster.gpus_per_node,
+                    links_cluster.shared_network,
+                ],
             )
         except InputError:
             yield f"cluster {network} {nodes} {shared}", "refused"
@@ -273,12 +287,17 @@ def chunks() -> Iterator[tuple[str, Any]]:
     for tokens, parts in ((7, 3), (9, 3), (3, 3), (10, 4), (2, 3)):
         for cut in (contiguous, striped):
             try:
-                made = cut(tokens, parts)
+                chunk_list = cut(tokens, parts)
             except InputError:
                 yield f"{cut.__name__} {tokens} {parts}", "refused"
                 continue
-            yield f"{cut.__name__} {tokens} {parts}", [list(c) for c in made]
-            pairs = [pair(a, b, causal) for a in made for b in made for causal in (False, True)]
+            yield f"{cut.__name__} {tokens} {parts}", [list(c) for c in chunk_list]
+            pairs = [
+                pair(a, b, causal)
+                for a in chunk_list
+                for b in chunk_list
+                for causal in (False, True)
+            ]
             yield (
                 f"pairs {cut.__name__} {tokens} {parts}",
                 [[p.offset, p.kept, int(p.is_full)] for p in pairs],

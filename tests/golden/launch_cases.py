@@ -56,8 +56,10 @@ def text(value: Any) -> str:
     """A value with what its fields hold where that is not their default; floats with nine digits."""
     if is_dataclass(value):
         held = ((f, getattr(value, f.name)) for f in fields(value) if f.compare)
-        said = ", ".join(f"{f.name}={text(x)}" for f, x in held if not is_default(f.default, x))
-        return f"{type(value).__name__}({said})"
+        words_of_fields = ", ".join(
+            f"{f.name}={text(x)}" for f, x in held if not is_default(f.default, x)
+        )
+        return f"{type(value).__name__}({words_of_fields})"
     match value:
         case Enum():
             return value.name
@@ -114,19 +116,20 @@ def call(kernel: str, values: dict[str, Any]) -> tuple[str, Call] | None:
 def of_kernel(kernel: str) -> Iterator[tuple[str, Any]]:
     mine = own(kernel)
     for name, passes in product(PROBLEMS, ("fwd", "bwd")):
-        made = call(kernel, {"passes": passes} | mine | PROBLEMS[name])
-        made = made or call(kernel, {"passes": passes} | PROBLEMS[name] | mine)
-        if made is not None:
-            gpu, of = made
+        launch_call = call(kernel, {"passes": passes} | mine | PROBLEMS[name])
+        launch_call = launch_call or call(kernel, {"passes": passes} | PROBLEMS[name] | mine)
+        if launch_call is not None:
+            gpu, of = launch_call
             launches = [f"{launch.name} {digits(launch)}" for launch in of.chain.launches]
             tensors = digits(tuple(of.chain.tensors.values()))
-            moved = [] if name in LARGE else [lowered(of.chain)]
-            yield f"{kernel} {gpu} {name} {passes}", [*launches, f"tensors {tensors}", *moved]
+            lowered_text = [] if name in LARGE else [lowered(of.chain)]
+            yield (
+                f"{kernel} {gpu} {name} {passes}",
+                [*launches, f"tensors {tensors}", *lowered_text],
+            )
 
 
 def lowered(chain: Chain) -> str:
     """The digits of the arrays that a replay of the chain plays."""
-    made = lower(chain, SPILL_SLOTS)
-    return (
-        f"lowered {digits((made.tensors, made.size, made.owner, made.own_share, *made.launches))}"
-    )
+    low = lower(chain, SPILL_SLOTS)
+    return f"lowered {digits((low.tensors, low.size, low.owner, low.own_share, *low.launches))}"

@@ -58,24 +58,26 @@ def keys() -> list[str]:
     rows = [
         row for group in ("mixer", "feed", "shared") for row in model_data("patterns.toml")[group]
     ]
-    own = [name for kind in SPELLINGS["own"].values() for names in kind.values() for name in names]
+    own_keys = [
+        name for kind in SPELLINGS["own"].values() for names in kind.values() for name in names
+    ]
     states = [
         n
         for group in FAMILIES["states"].values()
-        for one in group
-        for names in one["keys"]
+        for entry in group
+        for names in entry["keys"]
         for n in names
     ]
     sizes = [name for names in SIZES.values() for name in names]
-    told = [
+    key_names = [
         *sizes,
         *(row["key"] for row in rows),
         *(row.get("offset", "") for row in rows),
-        *own,
+        *own_keys,
         *states,
         *MORE.split(),
     ]
-    return [key for key in dict.fromkeys(told) if key and "." not in key]
+    return [key for key in dict.fromkeys(key_names) if key and "." not in key]
 
 
 def pattern(kinds: list[str]) -> list[str]:
@@ -97,7 +99,7 @@ def kept(make: Any) -> dict[str, Any]:
     if isinstance(inner, int) or (isinstance(inner, list) and inner):
         out["intermediate_size"] = inner if isinstance(inner, int) else inner[0]
     listed = plain.get("layer_types") or plain.get("layers_block_type")
-    if isinstance(listed, list) and listed and all(isinstance(one, str) for one in listed):
+    if isinstance(listed, list) and listed and all(isinstance(item, str) for item in listed):
         kinds = pattern(listed)
         several = {*kinds} - {"full_attention"} or any(plain.get(key) for key in SIZES["window"])
         if several:
@@ -113,9 +115,9 @@ def kept(make: Any) -> dict[str, Any]:
 def derived(make: Any, out: dict[str, Any]) -> dict[str, Any]:
     """The defaults that stay as they are where heads and width are others."""
     heads, hidden = (
-        next((k for k in SIZES[what] if k in out), None) for what in ("heads", "width")
+        next((k for k in SIZES[name] if k in out), None) for name in ("heads", "width")
     )
-    direct = {name for what in DIRECT for name in SIZES[what]} | {"intermediate_size"}
+    direct = {name for key in DIRECT for name in SIZES[key]} | {"intermediate_size"}
     try:
         other = (
             make(**{heads: 2 * out[heads], hidden: 6 * out[hidden]}).to_dict()
@@ -129,9 +131,7 @@ def derived(make: Any, out: dict[str, Any]) -> dict[str, Any]:
 
 def _following() -> set[str]:
     """Sizes that follow from others in most classes."""
-    return {
-        name for what in ("kv_heads", "head_dim", "head_dim_v", "inner") for name in SIZES[what]
-    }
+    return {name for key in ("kv_heads", "head_dim", "head_dim_v", "inner") for name in SIZES[key]}
 
 
 def _says(key: str, value: Any, plain: dict[str, Any]) -> bool:
@@ -178,22 +178,22 @@ def attends(name: str, config: Any) -> str:
     try:
         with torch.device("meta"):
             model = AutoModel.from_config(config)
-        said = {
+        answers = {
             getattr(m, "is_causal", None)
             for m in model.modules()
             if "Attention" in type(m).__name__
         }
     except Exception:  # a part that no automatic class builds, or one that needs another package
-        said = set()
-    if True in said and False not in said:
+        answers = set()
+    if True in answers and False not in answers:
         return "decoder"
-    if said and True not in said and not any(word in name for word in WRITING):
+    if answers and True not in answers and not any(word in name for word in WRITING):
         return "encoder"
     if any(word in name for word in SEEING) and not name.endswith(WRITING):
         return "encoder"
-    if True in said or any(word in name for word in WRITING):
+    if True in answers or any(word in name for word in WRITING):
         return "decoder"
-    return "encoder" if False in said else ""
+    return "encoder" if False in answers else ""
 
 
 def facts() -> dict[str, Any]:
@@ -207,27 +207,35 @@ def facts() -> dict[str, Any]:
         make = transformers.CONFIG_MAPPING[name]
         try:
             config = make()
-            own = kept(make)
+            values = kept(make)
         except Exception:  # a class that cannot be made without arguments: its keys alone are read
             whole.append(name)
             continue
-        if not {*SIZES["heads"], *SIZES["layers"]} & {*own} and "layer_pattern" not in own:
+        if not {*SIZES["heads"], *SIZES["layers"]} & {*values} and "layer_pattern" not in values:
             whole.append(name)
             continue
-        types[name] = own
+        types[name] = values
         kinds[attends(name, config)].append(name)
-    return {"transformers": transformers.__version__, "encoders": kinds["encoder"], "both": kinds["both"],
-            "whole": whole, "types": types}  # fmt: skip
+    return {
+        "transformers": transformers.__version__,
+        "encoders": kinds["encoder"],
+        "both": kinds["both"],
+        "whole": whole,
+        "types": types,
+    }
 
 
 def main() -> None:
     logging.disable()
     warnings.simplefilter("ignore")
-    made = facts()
+    facts_read = facts()
     types = ",\n".join(
-        f"  {json.dumps(name)}: {json.dumps(own)}" for name, own in made.pop("types").items()
+        f"  {json.dumps(name)}: {json.dumps(own_values)}"
+        for name, own_values in facts_read.pop("types").items()
     )
-    head = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in made.items())
+    head = ",\n".join(
+        f" {json.dumps(key)}: {json.dumps(value)}" for key, value in facts_read.items()
+    )
     PLACE.write_text(f'{{\n{head},\n "types": {{\n{types}\n }}\n}}\n', encoding="utf-8")
     print(PLACE)
 

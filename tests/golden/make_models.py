@@ -80,7 +80,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
         model = AutoModel.from_config(parsed) if alone is None else alone(parsed)
     inner = [(name, module) for name, module in model.named_modules() if is_attention(module)]
     outer = [(n, m) for n, m in inner if not any(n.startswith(f"{other}.") for other, _ in inner)]
-    said = {
+    facts_read = {
         key: sorted(
             {value for _, module in outer if isinstance(value := getattr(module, key, None), int)}
         )
@@ -97,7 +97,7 @@ def facts(config: Mapping[str, Any]) -> dict[str, Any]:
             if p.ndim == 2 and "norm" not in n
         ),
         "layer_types": dict(Counter(kinds[: len(kinds)])) if kinds else None,
-        **{key: values for key, values in said.items() if values},
+        **{key: values for key, values in facts_read.items() if values},
         **{
             key: getattr(parsed, key)
             for key in OF_CONFIGS
@@ -142,10 +142,12 @@ def main() -> None:
     import transformers
 
     logging.disable()
-    read = ((one, config) for name in preset_names() for one, config in parts(name).items())
+    read = (
+        (part_name, config) for name in preset_names() for part_name, config in parts(name).items()
+    )
     presets = {
-        one: facts(config)
-        for one, config in read
+        name: facts(config)
+        for name, config in read
         if config["model_type"] in transformers.CONFIG_MAPPING
     }
     others = {name: {"config": config, "facts": facts(config)} for name, config in OTHERS.items()}

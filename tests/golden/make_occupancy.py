@@ -96,7 +96,8 @@ def random_cases(per_device: int, seed: int) -> list[tuple[str, int, int, int, i
         for _ in range(per_device):
             threads = rng.choice((32 * rng.randint(1, 32), rng.randint(1, 1024), 128, 256, 1056))
             registers = rng.choice((rng.randint(0, 255), 8 * rng.randint(1, 31), 255, 32))
-            small, large = rng.randint(0, 40_000), rng.randint(0, optin_kb * 1024)
+            small = rng.randint(0, 40_000)
+            large = rng.randint(0, optin_kb * 1024)
             edge = max(
                 0, optin_kb * 1024 // rng.randint(1, 6) + rng.choice((-1024, -128, -1, 0, 1, 128))
             )
@@ -112,7 +113,8 @@ def calculate(
 ) -> list[dict[str, str]]:
     """The calculator's answers, as rows with the columns INPUTS and OUTPUTS."""
     with tempfile.TemporaryDirectory() as folder:
-        source, program = Path(folder) / "occupancy.cpp", Path(folder) / "occupancy"
+        source = Path(folder) / "occupancy.cpp"
+        program = Path(folder) / "occupancy"
         source.write_text(PROGRAM)
         subprocess.run(
             ["g++", "-O1", "-w", f"-I{include}", str(source), "-o", str(program)], check=True

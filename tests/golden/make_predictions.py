@@ -40,13 +40,59 @@ CALLS = 900
 HOPPER = ("h100-sxm", "h100-pcie", "h200-sxm")
 HOPPER_ONLY = ("cudnn", "fa3", "fa3-fp8", "fa3-fp8-transposed", "flashmla")
 LATENT = ("flashmla", "mla")
-GPUS = ("t4", "l4", "a10", "a100-sxm-40gb", "a100-sxm-80gb", "a100-pcie-80gb", "h100-sxm", "h100-pcie", "h200-sxm",
-        "b200", "l40s", "rtx-3090", "rtx-4090", "v100-sxm2")  # fmt: skip
-KERNELS = ("cudnn", "cutlass", "eager", "fa1", "fa2", "fa3", "fa3-fp8", "fa3-fp8-transposed", "flash", "flash1",
-           "flashmla", "flex", "math", "minimal", "mla", "naive", "sdpa", "triton", "triton-streaming", "uniform",
-           "uniform-naive")  # fmt: skip
-EXACT = ("hbm_read", "hbm_write", "l2_read", "l2_write", "compulsory_read", "compulsory_write", "no_l2_read",
-         "no_l2_write", "flops", "workspace_bytes", "peak_bytes", "traffic")  # fmt: skip
+GPUS = (
+    "t4",
+    "l4",
+    "a10",
+    "a100-sxm-40gb",
+    "a100-sxm-80gb",
+    "a100-pcie-80gb",
+    "h100-sxm",
+    "h100-pcie",
+    "h200-sxm",
+    "b200",
+    "l40s",
+    "rtx-3090",
+    "rtx-4090",
+    "v100-sxm2",
+)
+KERNELS = (
+    "cudnn",
+    "cutlass",
+    "eager",
+    "fa1",
+    "fa2",
+    "fa3",
+    "fa3-fp8",
+    "fa3-fp8-transposed",
+    "flash",
+    "flash1",
+    "flashmla",
+    "flex",
+    "math",
+    "minimal",
+    "mla",
+    "naive",
+    "sdpa",
+    "triton",
+    "triton-streaming",
+    "uniform",
+    "uniform-naive",
+)
+EXACT = (
+    "hbm_read",
+    "hbm_write",
+    "l2_read",
+    "l2_write",
+    "compulsory_read",
+    "compulsory_write",
+    "no_l2_read",
+    "no_l2_write",
+    "flops",
+    "workspace_bytes",
+    "peak_bytes",
+    "traffic",
+)
 TIMES = ("time_s", "specification_time_s")
 FIELDS = ("call", *EXACT, *TIMES)
 
@@ -84,7 +130,7 @@ BY_HAND = (
     "--gpu a100 --kernel flash --tile 64x64 --scheduler dynamic --direction descending --seq-len 4k --heads 8",
     "--gpu a100 --kernel flash --splits 4 --seq-len 128 --seq-len-k 8k --heads 2",
     "--gpu h100 --kernel fa3 --seq-len 1 --seq-len-k 8k --heads 32 --kv-heads 4 --pack-group --splits 8",
-)  # fmt: skip
+)
 
 
 def random_call(draw: random.Random) -> str:
@@ -167,23 +213,24 @@ def answer(call: str) -> dict[str, Any] | None:
             status = int(stop.code or 0)
     if status:
         return None
-    (found,) = json.loads(out.getvalue())["predictions"]
+    (printed,) = json.loads(out.getvalue())["predictions"]
     row: dict[str, Any] = {"call": call}
     for level in ("hbm", "l2"):
         for direction in ("read", "write"):
-            row[f"{level}_{direction}"] = found["totals"][level][direction]
+            row[f"{level}_{direction}"] = printed["totals"][level][direction]
     for bound in ("compulsory", "no_l2"):
         for direction in ("read", "write"):
-            row[f"{bound}_{direction}"] = found["hbm_bounds"][bound][direction]
-    row["flops"] = found["flops"]
-    row["workspace_bytes"] = found["memory_bytes"]["workspace"]
-    row["peak_bytes"] = found["memory_bytes"]["peak"]
+            row[f"{bound}_{direction}"] = printed["hbm_bounds"][bound][direction]
+    row["flops"] = printed["flops"]
+    row["workspace_bytes"] = printed["memory_bytes"]["workspace"]
+    row["peak_bytes"] = printed["memory_bytes"]["peak"]
     table = sorted(
-        (r["launch"], r["level"], r["tensor"], r["direction"], r["bytes"]) for r in found["traffic"]
+        (r["launch"], r["level"], r["tensor"], r["direction"], r["bytes"])
+        for r in printed["traffic"]
     )
     row["traffic"] = hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
-    row["time_s"] = repr(found["time_s"])
-    row["specification_time_s"] = repr(found["time"][1]["time_s"])
+    row["time_s"] = repr(printed["time_s"])
+    row["specification_time_s"] = repr(printed["time"][1]["time_s"])
     return row
 
 
@@ -196,13 +243,13 @@ def recorded(file: Path = FILE) -> list[dict[str, str]]:
 def recorded_at(revision: str) -> list[dict[str, str]]:
     """The rows of the recording as a revision of the repository has it."""
     name = FILE.relative_to(ROOT).as_posix()
-    shown = subprocess.run(
+    completed = subprocess.run(
         ["git", "-C", str(ROOT), "show", f"{revision}:{name}"],
         capture_output=True,
         text=True,
         check=True,
     )
-    return list(csv.DictReader(io.StringIO(shown.stdout)))
+    return list(csv.DictReader(io.StringIO(completed.stdout)))
 
 
 def moved(row: dict[str, str]) -> list[Change]:
@@ -259,13 +306,13 @@ def main() -> int:
         "--base", metavar="REV", help="with --summary: from the recording of a revision to today's"
     )
     parser.add_argument("--only", metavar="TEXT", default="", help="calls that contain TEXT")
-    asked = parser.parse_args()
-    rows = [row for row in recorded() if asked.only in row["call"]]
-    if asked.base:
-        before = [row for row in recorded_at(asked.base) if asked.only in row["call"]]
+    options = parser.parse_args()
+    rows = [row for row in recorded() if options.only in row["call"]]
+    if options.base:
+        before = [row for row in recorded_at(options.base) if options.only in row["call"]]
         return between(before, {row["call"]: row for row in rows})
-    if asked.compare or asked.summary:
-        return compared(rows, whole=not asked.summary)
+    if options.compare or options.summary:
+        return compared(rows, whole=not options.summary)
     rows = [row for call in calls() if (row := answer(call)) is not None]
     with FILE.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, FIELDS, lineterminator="\n")

@@ -179,15 +179,15 @@ def few_rows(folder: str) -> str:
         newline=""
     ) as file:
         rows = list(csv.DictReader(file))
-    kept: dict[str, str] = {}
+    calls_kept: dict[str, str] = {}
     for row in rows:
         if int(row["seq_q"]) <= MOST_TOKENS:
-            kept.setdefault(f"{row['implementation']} {row['causal']}", row["call"])
+            calls_kept.setdefault(f"{row['implementation']} {row['causal']}", row["call"])
     place = Path(folder) / "rows.csv"
     with place.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
-        writer.writerows(row for row in rows if row["call"] in kept.values())
+        writer.writerows(row for row in rows if row["call"] in calls_kept.values())
     return str(place)
 
 
@@ -237,7 +237,7 @@ def schema_of(
             kinds[name] = {"type": name}
     lists = [v for v in values if isinstance(v, list)]
     if lists:
-        items = [item for one in lists for item in one]
+        items = [item for items_of_list in lists for item in items_of_list]
         kinds["array"] = {"type": "array"} | (
             {"items": schema_of(items, meanings, f"{path}[]", maps)} if items else {}
         )
@@ -256,23 +256,23 @@ def _object(
 ) -> dict[str, Any]:
     if path.rsplit(".", 1)[-1].removesuffix("[]") == "problem":
         return {"$ref": "#/$defs/problem"}
-    if any(path.endswith(one) for one in maps):
-        values = [v for one in objects for v in one.values()]
+    if any(path.endswith(map) for map in maps):
+        values = [v for object in objects for v in object.values()]
         return {
             "type": "object",
             "additionalProperties": schema_of(values, meanings, f"{path}.*", maps),
         }
-    keys = list(dict.fromkeys(key for one in objects for key in one))
+    keys = list(dict.fromkeys(key for object in objects for key in object))
     properties = {}
     for key in keys:
         if f"{path}.{key}" in OPEN:
             properties[key] = {"description": meaning(key, path, meanings), "type": "object"}
             continue
         inner = schema_of(
-            (one[key] for one in objects if key in one), meanings, f"{path}.{key}", maps
+            (object[key] for object in objects if key in object), meanings, f"{path}.{key}", maps
         )
         properties[key] = {"description": meaning(key, path, meanings)} | inner
-    required = [key for key in keys if all(key in one for one in objects)]
+    required = [key for key in keys if all(key in object for object in objects)]
     return {
         "type": "object",
         "properties": properties,
@@ -290,29 +290,35 @@ def meaning(key: str, path: str, meanings: Mapping[str, str]) -> str:
 def problems_in(printed: Any) -> list[dict[str, Any]]:
     """The problems that some output holds."""
     if isinstance(printed, list):
-        return [found for one in printed for found in problems_in(one)]
+        return [problem for item in printed for problem in problems_in(item)]
     if not isinstance(printed, dict):
         return []
-    own = [printed["problem"]] if isinstance(printed.get("problem"), dict) else []
-    return own + [found for one in printed.values() for found in problems_in(one)]
+    first = [printed["problem"]] if isinstance(printed.get("problem"), dict) else []
+    return first + [problem for item in printed.values() for problem in problems_in(item)]
 
 
 def problem_schema(printed: Any) -> dict[str, Any]:
     """Of a problem, from what its fields say; what is always there is so in every problem of the output, too."""
-    kinds = {Kind.WHOLE: "integer", Kind.PROBABILITY: "number", Kind.FLAG: "boolean", Kind.WORD: "string",
-             Kind.FILE: "string", Kind.OBJECT: "object"}  # fmt: skip
+    kinds = {
+        Kind.WHOLE: "integer",
+        Kind.PROBABILITY: "number",
+        Kind.FLAG: "boolean",
+        Kind.WORD: "string",
+        Kind.FILE: "string",
+        Kind.OBJECT: "object",
+    }
     properties: dict[str, Any] = {}
     for about in FIELDS.values():
-        one: dict[str, Any] = {"description": described(about)}
+        field_schema: dict[str, Any] = {"description": described(about)}
         if about.kind in kinds:
-            one["type"] = (
+            field_schema["type"] = (
                 [kinds[about.kind], "null"] if about.default is None else kinds[about.kind]
             )
         if about.kind is Kind.WORD and about.default is not None:
-            one["enum"] = list(about.words)
-        properties[about.key] = one
+            field_schema["enum"] = list(about.words)
+        properties[about.key] = field_schema
     always = [about.key for about in FIELDS.values() if about.always]
-    required = [key for key in always if all(key in one for one in problems_in(printed))]
+    required = [key for key in always if all(key in problem for problem in problems_in(printed))]
     return {
         "type": "object",
         "properties": properties,
@@ -333,30 +339,30 @@ def build(command: str, meanings: Mapping[str, Any]) -> dict[str, Any]:
 def without_meaning(schema: Any, path: str = "") -> list[str]:
     """Properties that have no description."""
     if isinstance(schema, list):
-        return [name for one in schema for name in without_meaning(one, path)]
+        return [name for subschema_item in schema for name in without_meaning(subschema_item, path)]
     if not isinstance(schema, dict):
         return []
-    found = []
-    for key, one in schema.get("properties", {}).items():
-        found += [f"{path}.{key}"] * (not one.get("description")) + without_meaning(
-            one, f"{path}.{key}"
+    paths = []
+    for key, subschema in schema.get("properties", {}).items():
+        paths += [f"{path}.{key}"] * (not subschema.get("description")) + without_meaning(
+            subschema, f"{path}.{key}"
         )
     for key in ("items", "anyOf", "additionalProperties"):
-        found += without_meaning(schema.get(key), path)
-    return found
+        paths += without_meaning(schema.get(key), path)
+    return paths
 
 
 def parts_in(part: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
     """Every schema inside a schema, the outermost first, with the key under which it stands."""
     if isinstance(part, list):
-        for one in part:
-            yield from parts_in(one, name)
+        for item in part:
+            yield from parts_in(item, name)
     if isinstance(part, dict):
         if {"type", "anyOf"} & part.keys() and "$schema" not in part:
             yield name, part
-        for key, one in part.items():
+        for key, item in part.items():
             yield from parts_in(
-                one,
+                item,
                 name if key in ("items", "properties", "anyOf", "additionalProperties") else key,
             )
 
@@ -378,11 +384,11 @@ def shared(schemas: Mapping[str, Any]) -> dict[str, Any]:
 
     def short(part: Any, whole: bool = False) -> Any:
         if isinstance(part, list):
-            return [short(one) for one in part]
+            return [short(item) for item in part]
         if not isinstance(part, dict):
             return part
         name = None if whole else names.get(json.dumps(part))
-        return {key: short(one) for key, one in part.items()} if name is None else {SHARED: name}
+        return {key: short(item) for key, item in part.items()} if name is None else {SHARED: name}
 
     return {
         "shared": {name: short(json.loads(text), whole=True) for text, name in names.items()},
@@ -399,17 +405,20 @@ def main() -> None:
     args = parser.parse_args()
     os.environ["IOSIM_CACHE"] = "off"
     meanings = tomllib.loads(MEANINGS.read_text(encoding="utf-8"))
-    made = {
+    schemas = {
         command: build(command, meanings)
         for command in (LINES if args.only is None else [args.only])
     }
     if args.missing:
-        for command, one in made.items():
-            sys.stdout.writelines(f"{command}: {path}\n" for path in without_meaning(one))
+        for command, subschema in schemas.items():
+            sys.stdout.writelines(f"{command}: {path}\n" for path in without_meaning(subschema))
         return
-    kept = {command: schema(command) for command in documented() if command in LINES}
-    write_whole(PLACE, json.dumps(shared(dict(sorted((kept | made).items()))), indent=1) + "\n")
-    print(*made, sep="\n")
+    recorded_schemas = {command: schema(command) for command in documented() if command in LINES}
+    write_whole(
+        PLACE,
+        json.dumps(shared(dict(sorted((recorded_schemas | schemas).items()))), indent=1) + "\n",
+    )
+    print(*schemas, sep="\n")
 
 
 if __name__ == "__main__":

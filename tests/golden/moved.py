@@ -34,15 +34,16 @@ class Change:
         """The change as a fraction of the value before: 0.5 is half as much again. None where it has no size."""
         if self.quantity in (*HASHES, REFUSED):
             return None
-        before, after = float(self.before), float(self.after)
+        before = float(self.before)
+        after = float(self.after)
         if before == 0:
             return inf
         return after / before - 1
 
     def option(self, name: str) -> str:
         """The value of an option in the call, such as `kernel`."""
-        found = re.search(rf"--{name} (\S+)", self.call)
-        return found[1] if found else "-"
+        match = re.search(rf"--{name} (\S+)", self.call)
+        return match[1] if match else "-"
 
     @property
     def text(self) -> str:
@@ -61,7 +62,8 @@ def changes(
         if before[name] != after[name]:
             yield Change(call, name, before[name], after[name])
     for name in times:
-        recorded, now = float(before[name]), float(after[name])
+        recorded = float(before[name])
+        now = float(after[name])
         if abs(now - recorded) > 1e-9 * abs(recorded):
             yield Change(call, name, before[name], after[name])
 
@@ -103,10 +105,10 @@ def table(title: str, all_changes: Sequence[Change], key: Callable[[Change], str
 
 def summary(all_changes: Sequence[Change], calls: int) -> str:
     """The page: how many calls moved, by quantity, kernel and GPU, and the five largest changes."""
-    moved = {change.call for change in all_changes}
-    if not moved:
+    calls_moved = {change.call for change in all_changes}
+    if not calls_moved:
         return f"0 of {calls} recorded predictions moved."
-    lines = [f"{len(moved)} of {calls} recorded predictions moved."]
+    lines = [f"{len(calls_moved)} of {calls} recorded predictions moved."]
     for title, key in (
         ("quantity", lambda change: change.quantity),
         ("kernel", lambda change: change.option("kernel")),

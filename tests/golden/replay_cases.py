@@ -43,7 +43,7 @@ LINE = 128
 
 def l2_of(partitions: int, sets: int, ways: int, dirty: float, **more: Any) -> L2Model:
     """A small L2 with latencies and bandwidths such that loads are waited for now and then."""
-    made: dict[str, Any] = {
+    values: dict[str, Any] = {
         "partitions": partitions,
         "sets": sets,
         "ways": ways,
@@ -60,7 +60,7 @@ def l2_of(partitions: int, sets: int, ways: int, dirty: float, **more: Any) -> L
         "far_latency_s": 5e-8,
         "dram_latency_s": 4e-7,
     }
-    return replace(model(H200), **(made | more))
+    return replace(model(H200), **(values | more))
 
 
 def launch_at_random(
@@ -72,8 +72,8 @@ def launch_at_random(
     first = rng.integers(0, 8, tiles).astype(np.int32)
 
     def base(high: int) -> Any:
-        made = rng.integers(0, high, tiles)
-        return np.where(rng.random(tiles) < 0.1, -1, made).astype(np.int32)
+        drawn = rng.integers(0, high, tiles)
+        return np.where(rng.random(tiles) < 0.1, -1, drawn).astype(np.int32)
 
     return LoweredLaunch(
         "random",
@@ -115,9 +115,10 @@ def engine() -> Iterator[tuple[str, Any]]:
     """Launches without a kernel behind them."""
     for seed in range(60):
         rng = np.random.default_rng(seed)
-        partitions, group = 1 + seed % 2, (1, 1, 3)[seed % 3]
+        partitions = 1 + seed % 2
+        group = (1, 1, 3)[seed % 3]
         ways = (1, 2, 3, 5, 8, 16)[seed % 6]
-        made = l2_of(
+        l2_model = l2_of(
             partitions,
             (4, 16, 64)[seed // 3 % 3],
             ways,
@@ -126,7 +127,7 @@ def engine() -> Iterator[tuple[str, Any]]:
         objects = 80
         size = rng.integers(1, 40, objects) * 64
         l2 = L2(
-            made,
+            l2_model,
             size,
             (np.arange(objects) % 3).astype(np.uint8),
             (1e9, 1.0, 4.0)[seed % 3],
@@ -134,11 +135,11 @@ def engine() -> Iterator[tuple[str, Any]]:
         )
         if seed % 4 == 1:
             l2.place(range(5, 30), dirty=seed % 8 == 1)
-        told: list[Any] = []
+        results: list[Any] = []
         begin = 0
         for n in range(2):
             low = launch_at_random(rng, objects, group, listed=seed % 5 == 2)
-            record, kept = traced(l2, low, on=seed % 7 == 3)
+            record, record_on = traced(l2, low, on=seed % 7 == 3)
             ctas = Ctas(
                 slots=int(rng.integers(1, 14)),
                 sms=int(rng.integers(1, 6)),
@@ -150,11 +151,11 @@ def engine() -> Iterator[tuple[str, Any]]:
                 relaunched=seed % 2 == 0,
             )
             end, _ = l2.replay(low, ctas, begin_ps=begin, trace=record)
-            told.append([end, *contents(l2), *kept()])
+            results.append([end, *contents(l2), *record_on()])
             begin = end
             if n == 0 and seed % 2:
                 l2.own(range(10, 20), 2)
-        yield f"launch {seed}", told
+        yield f"launch {seed}", results
     yield from accesses()
     yield from coarse_steps()
     yield from windows()
@@ -193,21 +194,23 @@ def accesses() -> Iterator[tuple[str, Any]]:
     """One after the other, without times."""
     for seed in range(6):
         rng = np.random.default_rng(400 + seed)
-        made = l2_of(1 + seed % 2, 16, 4, 2.0)
-        l2 = L2(made, rng.integers(1, 20, 30) * 64, (np.arange(30) % 3).astype(np.uint8), 1e9)
+        l2_model = l2_of(1 + seed % 2, 16, 4, 2.0)
+        l2 = L2(l2_model, rng.integers(1, 20, 30) * 64, (np.arange(30) % 3).astype(np.uint8), 1e9)
         l2.access(
-            rng.integers(0, 3, 400), rng.integers(0, 30, 400), rng.integers(0, made.partitions, 400)
+            rng.integers(0, 3, 400),
+            rng.integers(0, 30, 400),
+            rng.integers(0, l2_model.partitions, 400),
         )
         yield f"accesses {seed}", contents(l2)
-        for what, at in (("mode", 0), ("object", 1), ("side", 2)):
-            for value in (-1, (3, 30, made.partitions)[at]):
-                given = [np.zeros(2, dtype=np.int64) for _ in range(3)]
-                given[at][1] = value
+        for field, at in (("mode", 0), ("object", 1), ("side", 2)):
+            for value in (-1, (3, 30, l2_model.partitions)[at]):
+                arrays = [np.zeros(2, dtype=np.int64) for _ in range(3)]
+                arrays[at][1] = value
                 try:
-                    l2.access(*given)
-                    yield f"accesses {seed} {what} {value}", "taken"
+                    l2.access(*arrays)
+                    yield f"accesses {seed} {field} {value}", "taken"
                 except InputError:
-                    yield f"accesses {seed} {what} {value}", "refused"
+                    yield f"accesses {seed} {field} {value}", "refused"
 
 
 def walking(rng: np.random.Generator, tiles: int, steps: int, stays: int) -> LoweredLaunch:
@@ -216,16 +219,26 @@ def walking(rng: np.random.Generator, tiles: int, steps: int, stays: int) -> Low
     count = rng.integers(steps // 2, steps, tiles).astype(np.int32)
     at = np.arange(tiles, dtype=np.int32)
     heads = (at // 4 % 3 * 400).astype(np.int32)
-    own = Template("s", 1, (1200 + at % stays).astype(np.int32))
+    walked = Template("s", 1, (1200 + at % stays).astype(np.int32))
     return LoweredLaunch(
-        "walking", first, count, (Template("q", 0, (1300 + at % 40).astype(np.int32)),),
-        (Template("k", 0, heads, coef=1), own, Template("v", 0, (heads + 200).astype(np.int32), coef=1)),
-        (Template("o", 1, (1340 + at % 60).astype(np.int32)),), (at % 2).astype(np.uint8), at, at,
-    )  # fmt: skip
+        "walking",
+        first,
+        count,
+        (Template("q", 0, (1300 + at % 40).astype(np.int32)),),
+        (
+            Template("k", 0, heads, coef=1),
+            walked,
+            Template("v", 0, (heads + 200).astype(np.int32), coef=1),
+        ),
+        (Template("o", 1, (1340 + at % 60).astype(np.int32)),),
+        (at % 2).astype(np.uint8),
+        at,
+        at,
+    )
 
 
 def l2_to_walk_in(seed: int, rng: np.random.Generator) -> L2:
-    made = l2_of(
+    l2 = l2_of(
         1 + seed % 2,
         (64, 256, 1024)[seed % 3],
         8,
@@ -236,7 +249,7 @@ def l2_to_walk_in(seed: int, rng: np.random.Generator) -> L2:
         [rng.integers(3, 9, 1200) * 512, rng.integers(1, 30, 100) * 64, np.full(100, 2048)]
     )
     return L2(
-        made,
+        l2,
         size,
         np.repeat([0, 1, 2], [1200, 100, 100]).astype(np.uint8),
         (1.0, 0.2)[seed % 2],
@@ -247,15 +260,22 @@ def l2_to_walk_in(seed: int, rng: np.random.Generator) -> L2:
 def coarse_steps() -> Iterator[tuple[str, Any]]:
     for seed in range(10):
         rng = np.random.default_rng(200 + seed)
-        low, l2 = walking(rng, 24, 30, 30), l2_to_walk_in(seed, rng)
+        low = walking(rng, 24, 30, 30)
+        l2 = l2_to_walk_in(seed, rng)
         steps = (4, 8)[seed % 2]
         lead, trail = (rng.integers(1, steps + 1, low.tiles).astype(np.int32) for _ in range(2))
         lowered = Lowered(("k", "s", "q"), lead, lead, (), (1.0, 1.0, 1.0))
         grain = Coarse(CoarseSteps("walking", steps, 1, 1, 1.0, 0), lead, trail, lowered, 2.0)
         ctas = Ctas(
-            slots=12, sms=4, static_stride=0, step_s=3e-7, start_s=1e-7, sm_spread_ppm=2000, rates=(1.2, 1.0, 0.8),
+            slots=12,
+            sms=4,
+            static_stride=0,
+            step_s=3e-7,
+            start_s=1e-7,
+            sm_spread_ppm=2000,
+            rates=(1.2, 1.0, 0.8),
             relaunched=seed % 3 == 0,
-        )  # fmt: skip
+        )
         end, _ = l2.replay(low, ctas, begin_ps=5, coarse=grain)
         yield (
             f"coarse steps {seed}",
@@ -266,17 +286,34 @@ def coarse_steps() -> Iterator[tuple[str, Any]]:
 def windows() -> Iterator[tuple[str, Any]]:
     for seed in range(14):
         rng = np.random.default_rng(300 + seed)
-        low, l2 = walking(rng, 90, 190, 30), l2_to_walk_in(seed, rng)
+        low = walking(rng, 90, 190, 30)
+        l2 = l2_to_walk_in(seed, rng)
         ctas = Ctas(
-            slots=12, sms=(4, 5, 12)[seed % 3], static_stride=(0, 12)[seed % 2], step_s=4e-7,
-            start_s=(1e-7, 2e-6)[seed % 2], sm_spread_ppm=30_000, rates=(1.3, 1.0, 0.7), relaunched=seed % 4 < 2,
-        )  # fmt: skip
-        end, found = l2.replay(
+            slots=12,
+            sms=(4, 5, 12)[seed % 3],
+            static_stride=(0, 12)[seed % 2],
+            step_s=4e-7,
+            start_s=(1e-7, 2e-6)[seed % 2],
+            sm_spread_ppm=30_000,
+            rates=(1.3, 1.0, 0.7),
+            relaunched=seed % 4 < 2,
+        )
+        end, windows_played = l2.replay(
             low, ctas, begin_ps=5, sampling=SamplingPlan(3 + seed, 20, 60 + seed, 40)
         )
-        assert found is not None
-        yield f"windows {seed}", [end, *contents(l2), found.played, found.stands_for, found.read[:, :3].sum(axis=1),
-                                  found.write[:, :3].sum(axis=1), found.waited]  # fmt: skip
+        assert windows_played is not None
+        yield (
+            f"windows {seed}",
+            [
+                end,
+                *contents(l2),
+                windows_played.played,
+                windows_played.stands_for,
+                windows_played.read[:, :3].sum(axis=1),
+                windows_played.write[:, :3].sum(axis=1),
+                windows_played.waited,
+            ],
+        )
 
 
 def recorded_times() -> Iterator[tuple[str, Any]]:
@@ -299,24 +336,24 @@ def recorded_times() -> Iterator[tuple[str, Any]]:
 
 def lines_and_sides() -> Iterator[tuple[str, Any]]:
     """Which lines are followed, their sets and homes; the sides of SMs; scans."""
-    for (partitions, sets, ways), each, least in product(
+    for (partitions, sets, ways), per_object, least in product(
         ((1, 16, 4), (2, 512, 16), (1, 10_000, 3)), (0.5, 1.0, 5.0), (1, 16)
     ):
-        made = l2_of(partitions, sets, ways, 1.0)
+        l2 = l2_of(partitions, sets, ways, 1.0)
         for number, size in ((40, 9000), (500, 20_000), (3, 3 << 20)):
-            found = sample_lines(made, np.full(number, size, dtype=np.int32), each, least)
-            n = np.arange(1, found.object.size + 1)
+            samples = sample_lines(l2, np.full(number, size, dtype=np.int32), per_object, least)
+            n = np.arange(1, samples.object.size + 1)
             yield (
-                f"lines {partitions} {sets} {ways} {each} {least} {number}x{size}",
+                f"lines {partitions} {sets} {ways} {per_object} {least} {number}x{size}",
                 [
-                    found.stride,
-                    found.sets,
-                    found.placements,
-                    found.object.size,
-                    (found.first[:-1] * np.arange(number)).sum(),
-                    (n * found.object).sum(),
-                    (n * found.set).sum(),
-                    (n * found.home).sum(),
+                    samples.stride,
+                    samples.sets,
+                    samples.placements,
+                    samples.object.size,
+                    (samples.first[:-1] * np.arange(number)).sum(),
+                    (n * samples.object).sum(),
+                    (n * samples.set).sum(),
+                    (n * samples.home).sum(),
                 ],
             )
     for sms, ends in product((1, 7, 66, 132), ((16, 64, 114, 132), (1, 2))):
@@ -325,8 +362,8 @@ def lines_and_sides() -> Iterator[tuple[str, Any]]:
             ["".join(map(str, sm_partitions(sms, n, ends))) for n in (1, 2)],
         )
     for gpu in ("v100", "a100", "h100", "h200", "l4", "b200"):
-        made = model(load_profile(gpu))
-        yield f"model {gpu}", [getattr(made, name) for name in made.__dataclass_fields__]
+        l2 = model(load_profile(gpu))
+        yield f"model {gpu}", [getattr(l2, name) for name in l2.__dataclass_fields__]
     for field in (
         "l2_ways",
         "l2_partitions",
@@ -339,16 +376,16 @@ def lines_and_sides() -> Iterator[tuple[str, Any]]:
         "l2_read_bandwidth_measured_bytes_per_s",
         "dram_bandwidth_measured_bytes_per_s",
     ):
-        made = model(
+        l2 = model(
             HardwareProfile.from_dict({k: v for k, v in H200.to_dict().items() if k != field})
         )
-        yield f"model without {field}", [getattr(made, name) for name in made.__dataclass_fields__]
+        yield f"model without {field}", [getattr(l2, name) for name in l2.__dataclass_fields__]
     for pattern, ctas, passes in product(("shared_scan", "private_scan"), (1, 12), (1, 3)):
         small = l2_of(2, 128, 16, 8.0)
-        found = [
+        samples = [
             scan(small, size, pattern, passes, ctas) for size in (16384 * 12, 700_000, 1_300_000)
         ]
-        yield f"{pattern} {ctas} {passes}", [*found, with_capacity(small, 1 << 20, 0.7).sets]
+        yield f"{pattern} {ctas} {passes}", [*samples, with_capacity(small, 1 << 20, 0.7).sets]
 
 
 SMALL_GPU = {"sm_count": 6, "l2_bytes": 768 << 10}
@@ -425,15 +462,24 @@ KERNEL_PROBLEMS: dict[str, dict[str, Any]] = {
 }
 
 
-def played(found: Replay) -> list[Any]:
+def played(replay: Replay) -> list[Any]:
     rows: dict[str, int] = {}
-    for row in found.traffic:
+    for row in replay.traffic:
         rows[f"{row.launch} {row.tensor} {row.direction}"] = rows.get(
             f"{row.launch} {row.tensor} {row.direction}", 0
         ) + int(row.bytes)
-    launches = [[x.name, x.begin_s, x.end_s, x.slots, x.accesses, x.waited] for x in found.launches]
-    return [rows, launches, found.foreign_write_bytes, found.dirty_bytes, found.fabric_bytes, found.placement_bytes,
-            len(found.notes())]  # fmt: skip
+    launches = [
+        [x.name, x.begin_s, x.end_s, x.slots, x.accesses, x.waited] for x in replay.launches
+    ]
+    return [
+        rows,
+        launches,
+        replay.foreign_write_bytes,
+        replay.dirty_bytes,
+        replay.fabric_bytes,
+        replay.placement_bytes,
+        len(replay.notes()),
+    ]
 
 
 def gpu_of(name: str, **more: Any) -> HardwareProfile:
@@ -479,11 +525,11 @@ def of_kernel(kernel: str) -> Iterator[tuple[str, Any]]:
         p, gpu = chosen
         start = "warm" if (turn + n) % 3 == 1 else "cold"
         try:
-            made = predict(p, kernel, gpu_of(gpu), method="replay", l2_start=start)
+            prediction = predict(p, kernel, gpu_of(gpu), method="replay", l2_start=start)
         except InputError:
             continue
-        assert made.replay is not None
-        yield f"{kernel} {gpu} {name} {start}", played(made.replay)
+        assert prediction.replay is not None
+        yield f"{kernel} {gpu} {name} {start}", played(prediction.replay)
         yield (
             f"lowered {kernel} {name}",
             checksum(lower(plan(p, resolve(kernel, p, load_profile(gpu))), 7)),
@@ -510,10 +556,10 @@ def schedules() -> Iterator[tuple[str, Any]]:
         )
         gpu = gpu_of("h200", l2_bytes=256 << 10)
         chosen = resolve("flash", p, gpu, over)
-        found = Call.of(p, chosen, gpu).replay()
+        replay = Call.of(p, chosen, gpu).replay()
         yield (
             f"flash {order} {direction} {scheduler} {section}",
-            [found.traffic.total("hbm", "read"), found.seconds, found.fabric_bytes],
+            [replay.traffic.total("hbm", "read"), replay.seconds, replay.fabric_bytes],
         )
 
 
@@ -531,7 +577,7 @@ LONG: list[tuple[str, str, str, int, Overrides]] = [
 
 def in_part() -> Iterator[tuple[str, Any]]:
     """Long launches in windows and in coarse steps, with budgets that make middling ones long."""
-    kept = replays_functions()
+    original = replays_functions()
     try:
         for kernel, gpu, mask, heads, over in LONG:
             for l2_kib, slow in ((384, 1.0), (1024, 0.05)):
@@ -553,12 +599,12 @@ def in_part() -> Iterator[tuple[str, Any]]:
                         low, slots, 30_000, settle=8, window=20
                     ),
                 )
-                found = Call.of(p, chosen, profile, chain).replay(Play(part=True))
-                windows = found.launches[0].windows
+                replay = Call.of(p, chosen, profile, chain).replay(Play(part=True))
+                windows = replay.launches[0].windows
                 yield (
                     f"windows {kernel} {gpu} {mask} {over.scheduler} {l2_kib} {slow}",
                     [
-                        played(found),
+                        played(replay),
                         None
                         if windows is None
                         else [
@@ -577,12 +623,12 @@ def in_part() -> Iterator[tuple[str, Any]]:
                     ),
                     sampling=lambda low, slots: None,
                 )
-                found = Call.of(p, chosen, profile, chain).replay(Play(part=True))
+                replay = Call.of(p, chosen, profile, chain).replay(Play(part=True))
                 grain = planned[-1]
                 yield (
                     f"coarse {kernel} {gpu} {mask} {over.scheduler} {l2_kib} {slow}",
                     [
-                        played(found),
+                        played(replay),
                         None
                         if grain is None
                         else [
@@ -598,7 +644,7 @@ def in_part() -> Iterator[tuple[str, Any]]:
                     ],
                 )
     finally:
-        replays_set(*kept)
+        replays_set(*original)
     yield from plans()
 
 
@@ -628,10 +674,10 @@ def plans() -> Iterator[tuple[str, Any]]:
             ones,
             group=group,
         )
-        found = sampling_plan(low, slots, budget, 5, 5)
+        sampled = sampling_plan(low, slots, budget, 5, 5)
         yield (
             f"windows {steps} {slots} {budget} {group}",
-            found and [found.settle, found.window, found.jump, found.windows],
+            sampled and [sampled.settle, sampled.window, sampled.jump, sampled.windows],
         )
         full = sampling_plan(replace(low, count=low.count * 1000), slots)
         yield (
@@ -655,28 +701,28 @@ def plans() -> Iterator[tuple[str, Any]]:
         chain = plan(p, resolve(kernel, p, profile))
         low = lower(chain, 1)
         for budget in (2_000, 20_000, 200_000, 1_000_000):
-            made = coarse_plan(chain, low, model(profile), budget)
-            found = made and [
-                made.how.name,
-                made.how.steps,
-                made.how.heads,
-                made.how.of,
-                made.how.held,
-                made.how.small_steps,
-                made.least_sets,
-                made.lead.size,
-                made.lead.sum(),
-                made.trail.sum(),
-                made.lowered.launches[0].accesses,
+            coarse = coarse_plan(chain, low, model(profile), budget)
+            sampled = coarse and [
+                coarse.how.name,
+                coarse.how.steps,
+                coarse.how.heads,
+                coarse.how.of,
+                coarse.how.held,
+                coarse.how.small_steps,
+                coarse.least_sets,
+                coarse.lead.size,
+                coarse.lead.sum(),
+                coarse.trail.sum(),
+                coarse.lowered.launches[0].accesses,
             ]
-            yield f"coarse {kernel} {gpu} {' '.join(map(str, values.values()))} {budget}", found
+            yield f"coarse {kernel} {gpu} {' '.join(map(str, values.values()))} {budget}", sampled
     for n in (2, 3, 5):
-        each = np.arange(1, n + 1, dtype=np.int64)
+        sizes = np.arange(1, n + 1, dtype=np.int64)
         windows = Windows(
-            10 * each,
-            30 * each**2,
-            np.outer(each**3, [3, 5]),
-            np.outer(each[::-1] ** 2, [2, 0]),
+            10 * sizes,
+            30 * sizes**2,
+            np.outer(sizes**3, [3, 5]),
+            np.outer(sizes[::-1] ** 2, [2, 0]),
             0.0,
         )
         yield f"windows' totals {n}", [*windows.totals(), windows.standard_error()]
@@ -695,10 +741,10 @@ def traces() -> Iterator[tuple[str, Any]]:
         p = AttentionProblem(
             **({"heads": 3, "seq_q": 1000, "head_dim": 64, "dtype": "bf16"} | values)
         )
-        made = predict(p, kernel, gpu_of(gpu, l2_bytes=512 << 10), method="replay")
-        found = trace(made, launch=only, bins=7)
+        prediction = predict(p, kernel, gpu_of(gpu, l2_bytes=512 << 10), method="replay")
+        traced = trace(prediction, launch=only, bins=7)
         launches = []
-        for x in found.launches:
+        for x in traced.launches:
             n = np.arange(1, x.ctas.tiles + 1)
             c = x.ctas
             launches.append(
@@ -742,16 +788,16 @@ def traces() -> Iterator[tuple[str, Any]]:
         yield (
             f"trace {kernel} {gpu} {' '.join(map(str, values.values()))}",
             [
-                found.bin_ps,
-                found.hit,
-                found.miss,
-                np.nan_to_num(found.hit_rate()),
-                found.misses(),
-                found.loaded(),
-                found.partition_bytes,
-                found.bins,
-                np.arange(found.bins) * (found.bin_ps / PS),
-                found.launch(found.launches[-1].name).slots,
+                traced.bin_ps,
+                traced.hit,
+                traced.miss,
+                np.nan_to_num(traced.hit_rate()),
+                traced.misses(),
+                traced.loaded(),
+                traced.partition_bytes,
+                traced.bins,
+                np.arange(traced.bins) * (traced.bin_ps / PS),
+                traced.launch(traced.launches[-1].name).slots,
                 launches,
             ],
         )
@@ -764,13 +810,13 @@ def checksum(low: Lowered) -> list[Any]:
         flat = np.asarray(a, dtype=np.int64).ravel()
         return int((flat * np.arange(1, flat.size + 1) % 1_000_003).sum())
 
-    made: list[Any] = [low.tensors, of(low.size), of(low.owner)]
+    parts: list[Any] = [low.tensors, of(low.size), of(low.owner)]
     for x in low.launches:
         templates = [
             [t.tensor, t.mode, of(t.base), t.coef, t.span, t.rows, t.row_stride]
             for t in (*x.prologue, *x.loop, *x.epilogue)
         ]
-        made.append(
+        parts.append(
             [
                 x.name,
                 x.tiles,
@@ -786,12 +832,12 @@ def checksum(low: Lowered) -> list[Any]:
                 templates,
             ]
         )
-    return made
+    return parts
 
 
 def limits() -> Iterator[tuple[str, Any]]:
     """How much memory a replay may take, and how many bins and accesses a trace."""
-    for given in (
+    for case in (
         (48_611_111, 0, 0),
         (48_611_112, 0, 0),
         (0, 1_750_000_000, 0),
@@ -802,10 +848,10 @@ def limits() -> Iterator[tuple[str, Any]]:
         (10_000_000, 690_000_001, 50_000_000),
     ):
         try:
-            refuse_bytes(*given)
-            yield f"memory {given}", "taken"
+            refuse_bytes(*case)
+            yield f"memory {case}", "taken"
         except InputError:
-            yield f"memory {given}", "refused"
+            yield f"memory {case}", "refused"
     for bins in (0, 1, 100_000, 100_001):
         try:
             check_bins(bins)
@@ -844,12 +890,12 @@ def shares() -> Iterator[tuple[str, Any]]:
         for dtype in ("bf16", "fp16"):
             p = AttentionProblem(heads=2, seq_q=512, head_dim=head_dim, mask=mask, dtype=dtype)
             chosen = resolve(kernel, p, load_profile(gpu))
-            found = [
+            shares_found = [
                 rates_of(chosen, p, n, compiled=c) for n in (1, 2, 3, 4, 8) for c in (True, False)
             ]
             yield (
                 f"shares {kernel} {gpu} {head_dim} {mask} {dtype}",
-                [found, [str(k) for k in keys_of(chosen, p, 2)]],
+                [shares_found, [str(k) for k in keys_of(chosen, p, 2)]],
             )
             yield (
                 f"stated share {kernel} {gpu} {head_dim} {mask} {dtype}",

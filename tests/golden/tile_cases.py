@@ -78,23 +78,23 @@ LIBRARY = (
 """Kernels of libraries whose rows are recorded: one that is added moves none, and has a recording of its own."""
 
 
-def told(one: TileCandidate) -> list[Any]:
-    made = one.to_dict()
-    return [made.pop("kernel"), *made.values()]
+def told(candidate: TileCandidate) -> list[Any]:
+    data = candidate.to_dict()
+    return [data.pop("kernel"), *data.values()]
 
 
-def ranked(found: TileRanking) -> dict[str, Any]:
+def ranked(ranking: TileRanking) -> dict[str, Any]:
     return {
-        "order": [f"{c.tile} {c.tile.warps} {c.tile.stages}" for c in found.candidates],
-        "first": [told(c) for c in found.candidates[:FIRST]],
+        "order": [f"{c.tile} {c.tile.warps} {c.tile.stages}" for c in ranking.candidates],
+        "first": [told(c) for c in ranking.candidates[:FIRST]],
         "sums": [
-            sum(c.time_s for c in found.candidates),
-            sum(c.waves for c in found.candidates),
-            sum(c.registers for c in found.candidates),
-            sum(c.shared_memory_bytes or 0 for c in found.candidates),
+            sum(c.time_s for c in ranking.candidates),
+            sum(c.waves for c in ranking.candidates),
+            sum(c.registers for c in ranking.candidates),
+            sum(c.shared_memory_bytes or 0 for c in ranking.candidates),
         ],
-        "rejected": [f"{r.tile} {r.tile.warps} {r.tile.stages}" for r in found.rejected],
-        "library": [told(c) for c in found.library if c.to_dict()["kernel"] in LIBRARY],
+        "rejected": [f"{r.tile} {r.tile.warps} {r.tile.stages}" for r in ranking.rejected],
+        "library": [told(c) for c in ranking.library if c.to_dict()["kernel"] in LIBRARY],
     }
 
 
@@ -107,10 +107,10 @@ def cases() -> Iterator[tuple[str, Any]]:
     ):
         problem = AttentionProblem(heads=2, seq_q=64, head_dim=32, dtype=dtype, passes=passes)
         try:
-            found = pick_tiles(problem, gpu, matrix_unit=unit, library=False)
+            tiles = pick_tiles(problem, gpu, matrix_unit=unit, library=False)
             yield (
                 f"takes {gpu} {dtype} {unit} {passes}",
-                [len(found.candidates), found.best.time_s, len(found.library)],
+                [len(tiles.candidates), tiles.best.time_s, len(tiles.library)],
             )
         except InputError:
             yield f"takes {gpu} {dtype} {unit} {passes}", "refused"

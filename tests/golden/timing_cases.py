@@ -167,7 +167,7 @@ def steps() -> Iterator[tuple[str, Any]]:
                 for stages, cc in ((1, 90), (2, 90), (1, 75)):
                     staged = replace(launch, work=replace(launch.work, stages=stages))
                     cost = step_cost(staged, UNITS[unit], rates, 30000.0, 2, cc)
-                    made = [
+                    terms = [
                         cost.tensor,
                         cost.softmax,
                         cost.smem,
@@ -178,7 +178,7 @@ def steps() -> Iterator[tuple[str, Any]]:
                     ]
                     cycles = [step_cycles(cost, n) for n in (1, 2, 3)]
                     if stages == 1 or unit is MatrixUnit.WGMMA:
-                        yield f"step {kernel} {launch.name} {unit} {stages} {cc}", [*made, *cycles]
+                        yield f"step {kernel} {launch.name} {unit} {stages} {cc}", [*terms, *cycles]
             models = [
                 unit_model(launch, load_profile(g), p.dtype, chosen) for g in ("a100", "h100")
             ]
@@ -232,7 +232,7 @@ def spans() -> Iterator[tuple[str, Any]]:
         ):
             if order is Order.BATCH and per_sm != 2:
                 continue
-            one = replace(
+            launch_here = replace(
                 launch,
                 schedule=Schedule(
                     order=order,
@@ -240,10 +240,10 @@ def spans() -> Iterator[tuple[str, Any]]:
                     start=Start.HEAVY_FIRST if heavy else Start.LIGHT_FIRST,
                 ),
             )
-            found = makespan(one, sms, per_sm, lambda n: 100.0 + 30.0 * n, 250.0)
+            span = makespan(launch_here, sms, per_sm, lambda n: 100.0 + 30.0 * n, 250.0)
             yield (
                 f"span {tokens} {mask} {heads} heads {sms}x{per_sm} {order} {section} {int(heavy)}",
-                [found.cycles, found.steps, found.rounds],
+                [span.cycles, span.steps, span.rounds],
             )
     for outer, splits in ((Outer.QUERY, 1), (Outer.KEY, 1), (Outer.SPLIT, 3), (Outer.HEAD, 1)):
         for lengths in (None, (300, 0, 57)):
@@ -271,8 +271,8 @@ def few() -> Iterator[tuple[str, Any]]:
         for shared in (0, 3):
             works = (replace(x.work, shared_bytes_per_pair=shared) for x in chain.launches)
             launches = tuple(replace(x, work=w) for x, w in zip(chain.launches, works, strict=True))
-            one = replace(chain, launches=launches)
-            call = Call.of(p, chosen, load_profile(gpu), one)
+            short_chain = replace(chain, launches=launches)
+            call = Call.of(p, chosen, load_profile(gpu), short_chain)
             time = call.time(call.counted + call.capacity())
             yield f"whole {kernel} {gpu} {shared}", [time.total_s, time.to_dict()]
     for gpu in ("v100", "a100", "h100"):
@@ -286,11 +286,11 @@ def shapes() -> Iterator[tuple[str, Any]]:
     """What several tiles of a head share, and pairs that are computed."""
     for q, k in product((1, 2, 3), repeat=2):
         d = Domain(1, 2, 64 * q - 5, 64 * k - 5, 64, 64)
-        found = [
+        areas = [
             reuses_keys(Launch("x", d, outer, ()))
             for outer in (Outer.QUERY, Outer.KEY, Outer.SPLIT, Outer.PAIR, Outer.FLAT)
         ]
-        yield f"shares keys {q}x{k}", [*found, executed_pairs(Launch("x", d, Outer.QUERY, ()))]
+        yield f"shares keys {q}x{k}", [*areas, executed_pairs(Launch("x", d, Outer.QUERY, ()))]
 
 
 def cases() -> Iterator[tuple[str, Any]]:

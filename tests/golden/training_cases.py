@@ -69,13 +69,13 @@ def checksum(p: TrainingPrediction) -> int:
 
 
 def told(p: TrainingPrediction) -> dict[str, Any]:
-    made = p.to_dict()
-    made["events"] = [len(made.pop("timeline")), checksum(p), len(p.timeline.requests)]
-    made["curve"] = [sum(x[0] for x in p.curve()), p.curve()[-1][0]]
-    made["parameters"] = made.pop("model")["parameters"]
-    made["kept"] = [sum(s.bytes for s in saved_storages(p.graph)), p.peak_bytes, p.capacity_bytes]
-    del made["setup"], made["profile"]
-    return made
+    data = p.to_dict()
+    data["events"] = [len(data.pop("timeline")), checksum(p), len(p.timeline.requests)]
+    data["curve"] = [sum(x[0] for x in p.curve()), p.curve()[-1][0]]
+    data["parameters"] = data.pop("model")["parameters"]
+    data["kept"] = [sum(s.bytes for s in saved_storages(p.graph)), p.peak_bytes, p.capacity_bytes]
+    del data["setup"], data["profile"]
+    return data
 
 
 def drawn() -> Iterator[tuple[str, Any]]:
@@ -112,11 +112,11 @@ def steps() -> Iterator[tuple[str, Any]]:
         if name in seen:
             continue
         try:
-            found = told(predict_training(model, setup, gpu, reserve_bytes=1000 * len(seen)))
+            facts = told(predict_training(model, setup, gpu, reserve_bytes=1000 * len(seen)))
         except InputError:
             continue
         seen.add(name)
-        yield name, found
+        yield name, facts
 
 
 def fits() -> Iterator[tuple[str, Any]]:
@@ -128,7 +128,7 @@ def fits() -> Iterator[tuple[str, Any]]:
             ("batch", (1, 4)),
             ("layers", (2, 4, 5, 9)),
         ):
-            found = frontier(
+            points = frontier(
                 model,
                 setup,
                 load_profile("l4"),
@@ -137,7 +137,7 @@ def fits() -> Iterator[tuple[str, Any]]:
                 (256, 2048),
                 reserve_bytes=23_000_000_000,
             )
-            yield f"frontier {attention} {recompute} {axis}", found.to_dict()
+            yield f"frontier {attention} {recompute} {axis}", points.to_dict()
         for budget in (1, 60_000_000, 200_000_000, 5_000_000_000):
             yield (
                 f"longest {attention} {recompute} {budget}",
@@ -147,12 +147,15 @@ def fits() -> Iterator[tuple[str, Any]]:
             f"longest {attention} {recompute} between",
             longest_sequence(model, setup, 200_000_000, 128, 4096),
         )
-        one = Setup(seq_len=128, attention=attention, recompute=recompute)
+        fit_setup = Setup(seq_len=128, attention=attention, recompute=recompute)
         yield (
             f"layers {attention} {recompute}",
-            [peak_bytes(changed(model, one, "layers", n)[0], one) for n in range(1, 9)],
+            [peak_bytes(changed(model, fit_setup, "layers", n)[0], fit_setup) for n in range(1, 9)],
         )
-        yield f"seconds {attention} {recompute}", step_seconds(model, one, load_profile("a100"))
+        yield (
+            f"seconds {attention} {recompute}",
+            step_seconds(model, fit_setup, load_profile("a100")),
+        )
 
 
 def norms() -> Iterator[tuple[str, Any]]:
@@ -166,7 +169,7 @@ def norms() -> Iterator[tuple[str, Any]]:
         model = Decoder(layers=1, width=64, heads=2, vocabulary=vocabulary, norm=norm)
         setup = Setup(seq_len=96, precision=precision, backend="cpu", attention="naive")
         yield f"norm {vocabulary} {precision} {norm}", told(predict_training(model, setup, "l4"))
-    found = frontier(
+    points = frontier(
         Decoder(layers=1, width=64, heads=2, vocabulary=0),
         Setup(),
         load_profile("l4"),
@@ -175,10 +178,12 @@ def norms() -> Iterator[tuple[str, Any]]:
         (64,),
         reserve_bytes=23_020_000_000,
     )
-    yield "fits", [found.fits(0, 0), found.fits(1, 0), found.peak_bytes, found.capacity_bytes]
-    made = predict_training(Decoder(layers=1, width=64, heads=2, vocabulary=0), Setup(seq_len=64))
-    yield "by default", [made.profile.name, made.capacity_bytes, made.time is not None]
-    yield "fits in its own peak", replace(found, capacity_bytes=found.peak_bytes[0][0]).fits(0, 0)
+    yield "fits", [points.fits(0, 0), points.fits(1, 0), points.peak_bytes, points.capacity_bytes]
+    training = predict_training(
+        Decoder(layers=1, width=64, heads=2, vocabulary=0), Setup(seq_len=64)
+    )
+    yield "by default", [training.profile.name, training.capacity_bytes, training.time is not None]
+    yield "fits in its own peak", replace(points, capacity_bytes=points.peak_bytes[0][0]).fits(0, 0)
 
 
 def accepted(call: Callable[[], object]) -> bool:
@@ -205,10 +210,8 @@ def words() -> Iterator[tuple[str, Any]]:
                 accepted(lambda a=alias: Setup(optimizer=a, step="loop")),
             ],
         )
-    model, setup = (
-        Decoder(layers=2, width=192, heads=12, kv_heads=4, vocabulary=0),
-        Setup(seq_len=64),
-    )
+    model = Decoder(layers=2, width=192, heads=12, kv_heads=4, vocabulary=0)
+    setup = Setup(seq_len=64)
     for axis, value in (
         ("width", 64),
         ("width", 96),
@@ -222,10 +225,17 @@ def words() -> Iterator[tuple[str, Any]]:
         ("batch", 0),
     ):
         try:
-            one, how = changed(model, setup, axis, value)
+            model_changed, how = changed(model, setup, axis, value)
             yield (
                 f"axis {axis} {value}",
-                [one.width, one.heads, one.kv_heads, one.mlp_width, one.layers, how.batch],
+                [
+                    model_changed.width,
+                    model_changed.heads,
+                    model_changed.kv_heads,
+                    model_changed.mlp_width,
+                    model_changed.layers,
+                    how.batch,
+                ],
             )
         except InputError:
             yield f"axis {axis} {value}", "refused"
@@ -276,7 +286,8 @@ def limits() -> Iterator[tuple[str, Any]]:
         )
     for rows, columns in ((1, 0), (0, 1), (2500, 1), (2501, 1), (51, 50)):
         tiny = Decoder(layers=1, width=8, heads=1, vocabulary=0, mlp_width=0)
-        values, lengths = tuple(range(1, rows + 1)), tuple(range(1, columns + 1))
+        values = tuple(range(1, rows + 1))
+        lengths = tuple(range(1, columns + 1))
         if rows * columns <= 2500 < 2 * rows * columns:
             continue  # taken, and long
         yield (

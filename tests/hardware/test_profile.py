@@ -107,11 +107,22 @@ def test_measured_stands_beside_specified() -> None:
 @pytest.mark.parametrize(
     ("name", "mib"),
     [
-        ("t4", 15_360), ("v100", 16_160), ("a10", 23_028), ("l4", 23_034), ("3090", 24_576), ("4090", 24_564),
-        ("5090", 32_607), ("a100-40gb", 40_960), ("l40s", 46_068), ("a100", 81_920), ("h100", 81_559),
-        ("h200", 143_771), ("b200", 183_359), ("mi300x", 206_141_652_992 / 2**20),
+        ("t4", 15_360),
+        ("v100", 16_160),
+        ("a10", 23_028),
+        ("l4", 23_034),
+        ("3090", 24_576),
+        ("4090", 24_564),
+        ("5090", 32_607),
+        ("a100-40gb", 40_960),
+        ("l40s", 46_068),
+        ("a100", 81_920),
+        ("h100", 81_559),
+        ("h200", 143_771),
+        ("b200", 183_359),
+        ("mi300x", 206_141_652_992 / 2**20),
     ],
-)  # fmt: skip
+)
 def test_memory_is_what_the_device_reports_not_the_datasheets_round_number(
     name: str, mib: float
 ) -> None:
@@ -336,8 +347,12 @@ def test_a_taken_value_may_be_in_proportion_to_a_quantity_of_both_gpus() -> None
 
 
 HBM_NAMES = ("read", "write", "copy")
-PLAIN = {"dram_bandwidth_bytes_per_s": 4.0, "dram_bandwidth_measured_bytes_per_s": None,
-         "achieved_dram_fraction": None, **{f"dram_{n}_bandwidth_bytes_per_s": None for n in HBM_NAMES}}  # fmt: skip
+PLAIN = {
+    "dram_bandwidth_bytes_per_s": 4.0,
+    "dram_bandwidth_measured_bytes_per_s": None,
+    "achieved_dram_fraction": None,
+    **{f"dram_{n}_bandwidth_bytes_per_s": None for n in HBM_NAMES},
+}
 RATES = {
     f"dram_{n}_bandwidth_bytes_per_s": rate
     for n, rate in zip(HBM_NAMES, (2.0, 4.0, 2.0), strict=True)

@@ -73,9 +73,9 @@ def test_own_file_is_found_by_path_only_when_no_profile_has_the_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path, GOOD, "h100")
-    own = f"{max(list_profiles(), key=len)}-of-nobody"
-    write(tmp_path, GOOD, own)
-    assert load_profile(own).name == "mine"
+    stem = f"{max(list_profiles(), key=len)}-of-nobody"
+    write(tmp_path, GOOD, stem)
+    assert load_profile(stem).name == "mine"
     assert load_profile("./h100").name == "mine"
     assert load_profile("h100").name == "h100-sxm"
 
@@ -89,8 +89,8 @@ def test_where_numbers_come_from_makes_no_other_gpu(field: str) -> None:
 
 
 def test_own_values_win_and_unknown_capabilities_stand_alone() -> None:
-    own = HardwareProfile.from_dict(minimal(max_blocks_per_sm=entry(8)))
-    assert (own.max_blocks_per_sm, own.source_of("max_blocks_per_sm")) == (8, "test")
+    profile = HardwareProfile.from_dict(minimal(max_blocks_per_sm=entry(8)))
+    assert (profile.max_blocks_per_sm, profile.source_of("max_blocks_per_sm")) == (8, "test")
     future = HardwareProfile.from_dict(
         minimal(compute_capability="13.0", max_warps_per_sm=entry(64))
     )
@@ -118,8 +118,8 @@ def test_short_sources_are_written_out() -> None:
             boost_clock_hz={"value": 1e9, "source": "other: page 3"},
         )
     )
-    found = [profile.source_of(key) for key in ("l2_bytes", "power_w", "boost_clock_hz")]
-    assert found == ["Vendor datasheet", "Vendor datasheet: page 2", "other: page 3"]
+    sources = [profile.source_of(key) for key in ("l2_bytes", "power_w", "boost_clock_hz")]
+    assert sources == ["Vendor datasheet", "Vendor datasheet: page 2", "other: page 3"]
 
 
 @pytest.mark.parametrize(
@@ -143,27 +143,75 @@ def test_short_sources_are_written_out() -> None:
         ("value = 108", "value = [108]", "sm_count.value: a list is not a whole number"),
         ("value = 108", "value = -1", "sm_count.value: -1 is out of range"),
         ("value = 108", "value = 0", "sm_count.value: 0 is out of range"),
-        ("value = 108", f"value = 0x{'f' * 9000}", "sm_count.value: a number of more than 20 digits is out of range"),
-        ("value = 2e12", "value = nan", "dram_bandwidth_bytes_per_s.value: must be finite, not nan"),
-        ("value = 2e12", "value = inf", "dram_bandwidth_bytes_per_s.value: must be finite, not inf"),
-        ("value = 2e12", "value = 1e999", "dram_bandwidth_bytes_per_s.value: must be finite, not inf"),
-        ("value = 2e12", "value = -2e12", "dram_bandwidth_bytes_per_s.value: -2000000000000.0 is out of range"),
-        ("value = 2e12", "value = 2039", "dram_bandwidth_bytes_per_s.value: 2039 is out of range; accepted: 1e+09"),
+        (
+            "value = 108",
+            f"value = 0x{'f' * 9000}",
+            "sm_count.value: a number of more than 20 digits is out of range",
+        ),
+        (
+            "value = 2e12",
+            "value = nan",
+            "dram_bandwidth_bytes_per_s.value: must be finite, not nan",
+        ),
+        (
+            "value = 2e12",
+            "value = inf",
+            "dram_bandwidth_bytes_per_s.value: must be finite, not inf",
+        ),
+        (
+            "value = 2e12",
+            "value = 1e999",
+            "dram_bandwidth_bytes_per_s.value: must be finite, not inf",
+        ),
+        (
+            "value = 2e12",
+            "value = -2e12",
+            "dram_bandwidth_bytes_per_s.value: -2000000000000.0 is out of range",
+        ),
+        (
+            "value = 2e12",
+            "value = 2039",
+            "dram_bandwidth_bytes_per_s.value: 2039 is out of range; accepted: 1e+09",
+        ),
         ("value = 2e12, ", "", "dram_bandwidth_bytes_per_s.value: missing"),
-        ("value = 2e12", "valeu = 2e12", "dram_bandwidth_bytes_per_s.valeu: unknown key; did you mean"),
+        (
+            "value = 2e12",
+            "valeu = 2e12",
+            "dram_bandwidth_bytes_per_s.valeu: unknown key; did you mean",
+        ),
         (', source = "counted"', "", "sm_count.source: missing"),
         ('source = "counted"', 'source = " "', "sm_count.source: must be a text"),
-        ('source = "counted"', 'source = "counted", kind = "guess"', "sm_count.kind: 'guess' is not known; accepted"),
+        (
+            'source = "counted"',
+            'source = "counted", kind = "guess"',
+            "sm_count.kind: 'guess' is not known; accepted",
+        ),
         ('{ value = 108, source = "counted" }', "108", "sm_count: write { value = ..., source"),
-        ("dram_bandwidth_bytes", "dram_bandwith_bytes", "dram_bandwith_bytes_per_s: unknown key; did you mean dram_"),
+        (
+            "dram_bandwidth_bytes",
+            "dram_bandwith_bytes",
+            "dram_bandwith_bytes_per_s: unknown key; did you mean dram_",
+        ),
         ("[tensor", 'hello = "you"\n[tensor', "hello: unknown key; see docs/profiles.md"),
-        ("fp16", "fp61", "tensor_flops_per_s.fp61: unknown key; did you mean tensor_flops_per_s.fp16?"),
-        ("value = 312e12", "value = 312e9", "tensor_flops_per_s.fp16: 3.12e+11 would be 2.05 operations per clock"),
+        (
+            "fp16",
+            "fp61",
+            "tensor_flops_per_s.fp61: unknown key; did you mean tensor_flops_per_s.fp16?",
+        ),
+        (
+            "value = 312e12",
+            "value = 312e9",
+            "tensor_flops_per_s.fp16: 3.12e+11 would be 2.05 operations per clock",
+        ),
         ("value = 312e12", "value = 312", "tensor_flops_per_s.fp16.value: 312 is out of range"),
-        ("[tensor_flops_per_s]\nfp16", "tensor_flops_per_s", "tensor_flops_per_s.value: unknown key"),
+        (
+            "[tensor_flops_per_s]\nfp16",
+            "tensor_flops_per_s",
+            "tensor_flops_per_s.value: unknown key",
+        ),
         ("[tensor", "[sources]\na = 1\n[tensor", "sources.a: must be a text"),
     ],
-)  # fmt: skip
+)
 def test_problems_in_a_file(tmp_path: Path, old: str, new: str, problem: str) -> None:
     text = GOOD.replace(old, new, 1)
     assert text != GOOD

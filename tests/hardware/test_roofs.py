@@ -21,9 +21,12 @@ def profile(**known: Any) -> Any:
         return float(rate)
 
     names = (
-        "dram_bandwidth_measured_bytes_per_s", "dram_bandwidth_bytes_per_s", "fp32_flops_per_s",
-        "l2_read_bandwidth_bytes_per_s", "l2_read_bandwidth_measured_bytes_per_s",
-    )  # fmt: skip
+        "dram_bandwidth_measured_bytes_per_s",
+        "dram_bandwidth_bytes_per_s",
+        "fp32_flops_per_s",
+        "l2_read_bandwidth_bytes_per_s",
+        "l2_read_bandwidth_measured_bytes_per_s",
+    )
     values = {name: known.get(name) for name in names}
     curve = known.get("l2_read_bandwidth_by_footprint_bytes_per_s", ())
     return SimpleNamespace(
@@ -38,10 +41,16 @@ def test_products_without_a_rate_run_on_the_fp32_units_as_specified() -> None:
 
 
 def test_the_best_of_the_l2s_curve() -> None:
-    one = {"l2_read_bandwidth_bytes_per_s": 8.0, "l2_read_bandwidth_measured_bytes_per_s": 5.0}
+    bandwidths = {
+        "l2_read_bandwidth_bytes_per_s": 8.0,
+        "l2_read_bandwidth_measured_bytes_per_s": 5.0,
+    }
     curve = {"l2_read_bandwidth_by_footprint_bytes_per_s": ((1, 4.0), (2, 6.0), (3, 3.0))}
-    assert [bandwidth(profile(**one), "l2", measured) for measured in (True, False)] == [5.0, 8.0]
-    assert bandwidth(profile(**one, **curve), "l2", True) == 6.0
+    assert [bandwidth(profile(**bandwidths), "l2", measured) for measured in (True, False)] == [
+        5.0,
+        8.0,
+    ]
+    assert bandwidth(profile(**bandwidths, **curve), "l2", True) == 6.0
     dram = {"dram_bandwidth_measured_bytes_per_s": 3.0, "dram_bandwidth_bytes_per_s": 4.0}
     assert [bandwidth(profile(**dram), "hbm", measured) for measured in (True, False)] == [3.0, 4.0]
 
@@ -55,12 +64,15 @@ BF16 = {"specified": {"bf16": 9.0}}
     [
         (DRAM | BF16, {"specification": (4.0, 9.0)}),
         (DRAM | BF16 | MEASURED, {"specification": (4.0, 9.0), "measured": (3.0, 9.0)}),
-        (DRAM | BF16 | {"measured": {"bf16": 7.0}}, {"specification": (4.0, 9.0), "measured": (4.0, 7.0)}),
+        (
+            DRAM | BF16 | {"measured": {"bf16": 7.0}},
+            {"specification": (4.0, 9.0), "measured": (4.0, 7.0)},
+        ),
         (MEASURED | {"measured": {"bf16": 7.0}}, {"measured": (3.0, 7.0)}),
         (DRAM, {}),
         (BF16 | {"measured": {"bf16": 7.0}}, {}),
     ],
-)  # fmt: skip
+)
 def test_a_roof_that_was_not_measured_is_as_specified(
     known: dict[str, Any], roofs: dict[str, tuple[float, float]]
 ) -> None:

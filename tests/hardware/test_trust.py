@@ -31,8 +31,13 @@ def own(**more: Any) -> dict[str, Any]:
         "l2_bytes": 41_943_040,
         "dram_bandwidth_bytes_per_s": 2e12,
     }
-    return {"schema": 1, "name": "mine", "compute_capability": "8.0",
-            **{name: {"value": value, "source": "test"} for name, value in entries.items()}, **more}  # fmt: skip
+    return {
+        "schema": 1,
+        "name": "mine",
+        "compute_capability": "8.0",
+        **{name: {"value": value, "source": "test"} for name, value in entries.items()},
+        **more,
+    }
 
 
 def test_a_value_is_taken_from_another_gpu_by_name() -> None:
@@ -131,7 +136,7 @@ def test_models_name_every_quantity_that_times_and_replays_read_and_no_other(nam
     problem's type."""
     profile = load_profile(name)
     watched = Watched(
-        **{one.name: getattr(profile, one.name) for one in dataclasses.fields(profile)}
+        **{field.name: getattr(profile, field.name) for field in dataclasses.fields(profile)}
     )
     seen: set[str] = set()
     READ.clear()
@@ -153,7 +158,7 @@ def test_models_name_every_quantity_that_times_and_replays_read_and_no_other(nam
                 call.time(traffic, Conditions(**how))  # type: ignore[arg-type]
             seen |= READ
     known = {quantity for quantity in seen if getattr(profile, quantity) not in (None, {})}
-    told = {quantity.partition(".")[0] for of in MODELS for quantity in read_by(profile, of)}
+    quantities = {quantity.partition(".")[0] for of in MODELS for quantity in read_by(profile, of)}
     one_sided = (
         {"l2_side_ends"} if profile.l2_partitions == 1 else set()
     )  # the model holds it, and all SMs are on one side
@@ -166,22 +171,22 @@ def test_models_name_every_quantity_that_times_and_replays_read_and_no_other(nam
         "shared_memory_per_sm_bytes"
     }  # of every GPU; frames of spills are weighed by it
     assert (
-        known - one_sided - of_energy - of_occupancy == told - of_energy
+        known - one_sided - of_energy - of_occupancy == quantities - of_energy
     )  # taken energies change no time
 
 
 def test_a_prediction_says_what_it_rests_on(capsys: pytest.CaptureFixture[str]) -> None:
-    made = predict(AttentionProblem(seq_q=256, heads=1), "fa2", "l4")
-    assert made.to_dict()["evidence"]["summary"] in made.to_text()
-    assert set(made.to_dict()["evidence"]) == {"summary", "sm_l2", "backed_by", *MODELS}
-    assert json.dumps(made.to_dict()["evidence"])
+    prediction = predict(AttentionProblem(seq_q=256, heads=1), "fa2", "l4")
+    assert prediction.to_dict()["evidence"]["summary"] in prediction.to_text()
+    assert set(prediction.to_dict()["evidence"]) == {"summary", "sm_l2", "backed_by", *MODELS}
+    assert json.dumps(prediction.to_dict()["evidence"])
     assert main(["profiles", "show", "l4"]) == 0
-    shown = capsys.readouterr().out
-    assert str(evidence(load_profile("l4"))) in shown
+    out = capsys.readouterr().out
+    assert str(evidence(load_profile("l4"))) in out
     assert main(["profiles", "show", "l4", "--format", "json"]) == 0
     assert (
-        json.loads(capsys.readouterr().out)["evidence"] | {"sm_l2": made.exactness}
-        == made.to_dict()["evidence"]
+        json.loads(capsys.readouterr().out)["evidence"] | {"sm_l2": prediction.exactness}
+        == prediction.to_dict()["evidence"]
     )
 
 

@@ -56,7 +56,9 @@ def test_the_skills_commands_run(
     for line in commands(SKILL):
         assert main(shlex.split(line)[1:]) == 0, line
         captured = capsys.readouterr()
-        assert all(said.startswith("iosim: wrote ") for said in captured.err.splitlines()), line
+        assert all(
+            splitline.startswith("iosim: wrote ") for splitline in captured.err.splitlines()
+        ), line
         if "--format json" in line and "--out" not in line:
             assert json.loads(captured.out)["answer"], line
 

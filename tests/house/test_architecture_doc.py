@@ -42,12 +42,12 @@ def row(*words: str) -> tuple[list[Path], str]:
     return [ROOT / name for name in re.findall(r"`(iosim/[\w./-]+)`", cells[1])], cells[2]
 
 
-def imports_keep(file: Path, said: str) -> bool:
+def imports_keep(file: Path, column: str) -> bool:
     """Whether the other rooms that `file` imports are those which the page allows it."""
     name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
     others = {room(other) for other in edges()[name] if other != "iosim"} - {room(name)}
     below = {other for other, floor in FLOORS.items() if floor < FLOORS[room(name)]}
-    allowed = below if "all" in said else set(re.findall(r"`(\w+)`", said))
+    allowed = below if "all" in column else set(re.findall(r"`(\w+)`", column))
     return others <= allowed <= below
 
 
@@ -68,20 +68,20 @@ def test_the_floors_are_those_of_the_imports() -> None:
 
 
 def test_where_the_tile_of_fa3_lies() -> None:
-    (file,), said = row("fa3", "head_dim 64")
+    (file,), column = row("fa3", "head_dim 64")
     tiles = tomllib.loads(file.read_text(encoding="utf-8"))["tile"]
     assert any((t["head_dim"], t["block_q"], t["block_k"]) == (64, 192, 192) for t in tiles)
-    assert "none" in said
+    assert "none" in column
 
 
 @pytest.mark.slow
 def test_where_the_formula_of_naive_lies() -> None:
-    (plan, forms), said = row("formula", "naive")
+    (plan, forms), column = row("formula", "naive")
     assert algorithm_of("naive").planner.__module__ == ".".join(
         plan.relative_to(ROOT).with_suffix("").parts
     )
     assert "def closed_form" in forms.read_text(encoding="utf-8")
-    assert imports_keep(forms, said)
+    assert imports_keep(forms, column)
     assert "iosim.readers" not in set(edges()["iosim.catalog.algorithms.naive"])
 
 
@@ -92,17 +92,17 @@ def test_where_the_replacement_of_the_l2_lies() -> None:
 
 
 def test_where_the_text_of_a_table_cell_lies() -> None:
-    (file,), said = row("table cell")
+    (file,), column = row("table cell")
     assert Column.__module__ == ".".join(file.relative_to(ROOT).with_suffix("").parts)
     assert Column("b", "bytes", "bytes").text(1500) == "1.5 kB"
-    assert imports_keep(file, said)
+    assert imports_keep(file, column)
 
 
 def test_where_the_option_page_size_lies() -> None:
-    (*_, file), said = row("--page-size")
+    (*_, file), column = row("--page-size")
     assert ProblemFields.__module__ == ".".join(file.relative_to(ROOT).with_suffix("").parts)
     assert FIELDS["page_size"].option == "--page-size"
-    assert imports_keep(file, said)
+    assert imports_keep(file, column)
 
 
 def test_the_room_of_the_verb_does_not_hide_it() -> None:

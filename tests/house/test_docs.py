@@ -68,8 +68,8 @@ def test_outputs_have_their_commands_and_prose_says_what_they_say(page: Path) ->
         return
     outputs = " ".join(text for _, text in blocks(page))
     prose = re.sub(r"^\|.*$", "", FENCE.sub("", page.read_text(encoding="utf-8")), flags=re.M)
-    said = [figure for figure in FIGURE.findall(prose) if sum(map(str.isdigit, figure)) > 3]
-    assert [figure for figure in said if figure not in outputs] == []
+    figures = [figure for figure in FIGURE.findall(prose) if sum(map(str.isdigit, figure)) > 3]
+    assert [figure for figure in figures if figure not in outputs] == []
 
 
 def test_what_pages_say_of_levels_holds() -> None:
@@ -79,11 +79,18 @@ def test_what_pages_say_of_levels_holds() -> None:
         kernel="fa2", gpu="h100", heads=32, seq_len=4096, head_dim=128, causal=True
     )
     waiting = iosim.predict(kernel="fa2", gpu="h200", heads=8, seq_len=1024, head_dim=128)
-    for one in (first, waiting):
-        assert one.hbm_bounds.compulsory_read <= one.hbm.read <= one.hbm_bounds.no_l2_read
+    for prediction in (first, waiting):
+        assert (
+            prediction.hbm_bounds.compulsory_read
+            <= prediction.hbm.read
+            <= prediction.hbm_bounds.no_l2_read
+        )
     assert waiting.hbm.write < waiting.hbm_bounds.compulsory_write
     page = " ".join((DOCS / "reading-output.md").read_text(encoding="utf-8").split())
-    assert "the reads of tensors lie between *compulsory* and *with no L2*; the writes may be fewer" in page  # fmt: skip
+    assert (
+        "the reads of tensors lie between *compulsory* and *with no L2*; the writes may be fewer"
+        in page
+    )
     tutorial = (DOCS / "tutorial.md").read_text(encoding="utf-8")
     often = first.hbm.read / first.hbm_bounds.compulsory_read
     assert f"HBM delivers the inputs {often:.1f} times over" in tutorial
@@ -152,18 +159,18 @@ def test_a_part_that_is_printed_no_more_is_told() -> None:
 
 
 def test_lines_of_a_part_keep_their_order_and_their_digits() -> None:
-    shown = ["row 2 has 3.1 GB", "", "row 4 has 5 GB"]
+    kept_rows = ["row 2 has 3.1 GB", "", "row 4 has 5 GB"]
     lines = ["row 1 has 2 GB", "row 2 has 3 GB", "row 3 has 4 GB", "row 4 has 5.5 GB", "in all 9"]
-    assert renew.alike(shown, lines) == ["row 2 has 3 GB", "", "row 4 has 5.5 GB"]
+    assert renew.alike(kept_rows, lines) == ["row 2 has 3 GB", "", "row 4 has 5.5 GB"]
 
 
 @pytest.mark.parametrize("page", [*PAGES, README, *FOR_AGENTS], ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([\w-]+))?\)", text):
-        there = (page.parent / target).resolve() if target else page
-        assert there.exists(), target
-        assert not anchor or anchor in anchors(there), f"{target}#{anchor}"
+        place = (page.parent / target).resolve() if target else page
+        assert place.exists(), target
+        assert not anchor or anchor in anchors(place), f"{target}#{anchor}"
 
 
 @pytest.mark.parametrize("page", [*PAGES, README, *FOR_AGENTS], ids=lambda p: p.name)
@@ -191,20 +198,29 @@ def sentences(text: str) -> list[str]:
     text = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "]", text))
     text = re.sub(r"^\s*([-*]|\d+\.) |\|", "\n\n", text, flags=re.M)
     return [
-        one for part in re.split(r"\n\s*\n", text) for one in re.split(r"(?<=[.!?])[*)]*\s+", part)
+        sentence
+        for part in re.split(r"\n\s*\n", text)
+        for sentence in re.split(r"(?<=[.!?])[*)]*\s+", part)
     ]
 
 
 @pytest.mark.parametrize("page", [p for p in EVERYWHERE if p.parent.name != "generated"], ids=title)
 def test_a_sentence_is_read_once(page: Path) -> None:
     assert [
-        one for one in sentences(page.read_text(encoding="utf-8")) if len(one.split()) > 40
+        sentence
+        for sentence in sentences(page.read_text(encoding="utf-8"))
+        if len(sentence.split()) > 40
     ] == []
 
 
 def test_long_sentences_are_found() -> None:
     item = "- **One** two `three four` [five six](seven.md).\n\n```sh\nnot counted\n```\n| a cell. b | c |\n"
-    assert [len(one.split()) for one in sentences(item) if one.strip()] == [5, 2, 1, 1]
+    assert [len(sentence.split()) for sentence in sentences(item) if sentence.strip()] == [
+        5,
+        2,
+        1,
+        1,
+    ]
 
 
 def test_pages_that_code_names_are_there() -> None:

@@ -143,8 +143,10 @@ def test_a_new_reader() -> None:
     prediction = predict(AttentionProblem(heads=8, seq_q=2048, head_dim=64), "naive", "a100")
     joules = energy.energy_j(prediction.chain, prediction.traffic, {"l2": 20.0, "hbm": 60.0})
     assert list(joules) == [launch.name for launch in prediction.chain.launches]
-    moved = 20e-12 * prediction.traffic.total("l2") + 60e-12 * prediction.traffic.total("hbm")
-    assert sum(joules.values()) == pytest.approx(moved, rel=1e-12)
+    joules_moved = 20e-12 * prediction.traffic.total("l2") + 60e-12 * prediction.traffic.total(
+        "hbm"
+    )
+    assert sum(joules.values()) == pytest.approx(joules_moved, rel=1e-12)
     products = energy.energy_j(prediction.chain, Traffic(), {}, pj_per_flop=0.5)
     assert sum(products.values()) == pytest.approx(
         0.5e-12 * 2 * 2 * 8 * 2048**2 * 64, rel=1e-12
@@ -175,10 +177,10 @@ def test_readers_agree_on_a_new_mask(masked: AttentionProblem) -> None:
 def test_a_new_mask_keeps_the_window_and_the_sinks(masked: AttentionProblem) -> None:
     i, j = np.mgrid[:256, :256]
     wanted = (j <= i) & ((i - j <= 64) | (j < 4))
-    kept = masked.pair_mask.keeps(i, j)
-    assert kept[wanted].all()
-    assert kept.sum() == masked.pair_mask.kept_pairs(256, 256)
-    assert not kept[200, 16:128].any()  # between the sinks' block and the window's first
+    kept_pairs = masked.pair_mask.keeps(i, j)
+    assert kept_pairs[wanted].all()
+    assert kept_pairs.sum() == masked.pair_mask.kept_pairs(256, 256)
+    assert not kept_pairs[200, 16:128].any()  # between the sinks' block and the window's first
 
 
 def test_the_masks_word_is_the_same_list(masked: AttentionProblem) -> None:

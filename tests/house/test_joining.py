@@ -55,12 +55,12 @@ def test_the_workflow_runs_all_of_ci() -> None:
 @pytest.mark.parametrize("name", ["bug", "request", "counter"])
 def test_a_template_asks_for_what_helps(name: str) -> None:
     template = read_yaml(f".github/ISSUE_TEMPLATE/{name}.yml")
-    asked = [field for field in template["body"] if field["type"] != "markdown"]
+    fields = [field for field in template["body"] if field["type"] != "markdown"]
     assert template["name"]
     assert template["description"]
-    assert all(field["attributes"]["label"] for field in asked)
-    assert len({field["id"] for field in asked}) == len(asked)
-    assert any(field.get("validations", {}).get("required") for field in asked)
+    assert all(field["attributes"]["label"] for field in fields)
+    assert len({field["id"] for field in fields}) == len(fields)
+    assert any(field.get("validations", {}).get("required") for field in fields)
 
 
 def test_a_counter_that_disagrees_comes_as_json_of_validate() -> None:

@@ -39,6 +39,7 @@ C_SOURCE = """
 #define SLACK 128
 static int f(int a, int b) {
     if (a < b) a += 2;
+    free(x);
     return a ? b : a;
 }
 """
@@ -46,46 +47,64 @@ static int f(int a, int b) {
 
 def edited(source: str, made_of: list[tuple[int, int, str]]) -> set[str]:
     """The changed lines of a source, each with one edit."""
-    made = (drawing.change("timing", "x", source, *edit) for edit in made_of)
-    return {c.after for c in made}
+    changes = (drawing.change("timing", "x", source, *edit) for edit in made_of)
+    return {c.after for c in changes}
 
 
 def test_changes_of_python() -> None:
     assert edited(SOURCE, edits.python_edits(SOURCE)) == {
-        "LIMIT: int = 193", "LIMIT: int = 19", "def f(a: int, b: int = 8) -> int:",
-        "if a <= b and not b:", "if a < b or not b:", "if a < b and bool(b):", "if False:", "if True:",
-        "return ((a) // b), min(a, 2)", "return -(-a // b), max(a, 2)", "return -(-a // b), min(a, 3)",
+        "LIMIT: int = 193",
+        "LIMIT: int = 19",
+        "def f(a: int, b: int = 8) -> int:",
+        "if a <= b and not b:",
+        "if a < b or not b:",
+        "if a < b and bool(b):",
+        "if False:",
+        "if True:",
+        "return ((a) // b), min(a, 2)",
+        "return -(-a // b), max(a, 2)",
+        "return -(-a // b), min(a, 3)",
         "return min(a, 2), -(-a // b)",
-    }  # fmt: skip
+    }
 
 
 def test_changes_of_c() -> None:
     assert edited(C_SOURCE, edits.c_edits(C_SOURCE)) == {
-        "#define SLACK 129", "#define SLACK 12", "if (a <= b) a += 2;", "if (a < b) a -= 2;", "if (a < b) a += 3;",
-        "if (a < b) ;", "if (0) a += 2;", "if (1) a += 2;", "return a ? a : b;",
-    }  # fmt: skip
+        "#define SLACK 129",
+        "#define SLACK 12",
+        "if (a <= b) a += 2;",
+        "if (a < b) a -= 2;",
+        "if (a < b) a += 3;",
+        "if (a < b) ;",
+        "if (0) a += 2;",
+        "if (1) a += 2;",
+        "return a ? a : b;",
+    }
 
 
 def test_changes_of_toml() -> None:
     source = 'schema = 1\nname = "a 64"  # 64\nsizes = [64, 3]\nshare = 0.5\nruns = true\n'
     assert edited(source, edits.toml_edits(source)) == {
-        "sizes = [128, 3]", "sizes = [64, 4]", "share = 0.625", "runs = false",
-    }  # fmt: skip
+        "sizes = [128, 3]",
+        "sizes = [64, 4]",
+        "share = 0.625",
+        "runs = false",
+    }
 
 
 def test_the_same_seed_draws_the_same() -> None:
     notes = drawing.Notes.read()
-    one, two, other = (drawing.drawn(["timing", "tiles"], 80, seed, notes) for seed in (0, 0, 1))
-    assert one == two
-    assert one != other
-    assert len({c.key for c in one}) == 80
-    assert {c.area for c in one} == {"timing", "tiles"}
+    first, two, other = (drawing.drawn(["timing", "tiles"], 80, seed, notes) for seed in (0, 0, 1))
+    assert first == two
+    assert first != other
+    assert len({c.key for c in first}) == 80
+    assert {c.area for c in first} == {"timing", "tiles"}
 
 
 def test_every_source_is_of_an_area_or_apart() -> None:
     sources = areas.sources()
-    left = [f for f in sources if areas.area_of(f) is None and not areas.apart(f)]
-    assert not left, f"name their room in AREAS of tests/support/areas.py: {left}"
+    missing = [f for f in sources if areas.area_of(f) is None and not areas.apart(f)]
+    assert not missing, f"name their room in AREAS of tests/support/areas.py: {missing}"
     assert {areas.area_of(f) for f in sources} >= set(areas.AREAS), "an area without files"
     for pattern, reason in areas.APART.items():
         assert reason
@@ -102,12 +121,12 @@ def test_the_longest_pattern_decides() -> None:
 def test_named_tests_are_there() -> None:
     kernels, studies = RECORDED.entry_names(), RECORDED.STUDIES.STUDIES
     known = {"", *kernels, *studies, *(f"{s}-{k}" for s, k in itertools.product(studies, kernels))}
-    asked = set[str]()
+    waiting = set[str]()
     for file in areas.sources():
         area = areas.area_of(file)
         if area in areas.NAMED:
-            asked |= {*itertools.chain(*areas.named(area, file))}
-    for test in asked:
+            waiting |= {*itertools.chain(*areas.named(area, file))}
+    for test in waiting:
         path, _, case = test.partition("::")
         assert (ROOT / path).exists(), test
         assert case.partition("[")[2].rstrip("]") in known, test
@@ -142,16 +161,22 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Any:
     source = executed.Source(PACKAGE_SOURCE)
     monkeypatch.setattr(executed, "source", lambda file: source)
     monkeypatch.setattr(executed, "files_of_tests", list)
-    monkeypatch.setattr(executed, "words", lambda: {"LIMIT": [(PACKAGE_FILE, 2), (PACKAGE_FILE, 4)],
-                                                    "rows": [(PACKAGE_FILE, 4), (PACKAGE_FILE, 7)]})  # fmt: skip
+    monkeypatch.setattr(
+        executed,
+        "words",
+        lambda: {
+            "LIMIT": [(PACKAGE_FILE, 2), (PACKAGE_FILE, 4)],
+            "rows": [(PACKAGE_FILE, 4), (PACKAGE_FILE, 7)],
+        },
+    )
     monkeypatch.setattr(
         executed, "imports", lambda file: {"iosim.example"} if "near" in file else ()
     )
-    found = executed.Executed()
+    lines_run = executed.Executed()
     lines = {source.key(6): [0, 1, 2], source.key(7): [0, 2], source.key(9): [1]}
     piece = {"tests": [["::dear", 9.0], ["::zero", 0.1], ["::cheap", 1.0]], "failed": []}
-    found._add("tests/far.py", piece | {"lines": {PACKAGE_FILE: lines}})
-    return found
+    lines_run._add("tests/far.py", piece | {"lines": {PACKAGE_FILE: lines}})
+    return lines_run
 
 
 def test_tests_of_a_line_are_those_that_execute_it_or_use_its_name(seen: Any) -> None:
@@ -166,9 +191,9 @@ def test_tests_of_a_line_are_those_that_execute_it_or_use_its_name(seen: Any) ->
 
 
 def test_a_line_is_known_wherever_it_stands() -> None:
-    moved = executed.Source("import os\n" + PACKAGE_SOURCE)
-    assert moved.key(8) == executed.Source(PACKAGE_SOURCE).key(7)
-    assert moved.key(7) != moved.key(8)
+    source = executed.Source("import os\n" + PACKAGE_SOURCE)
+    assert source.key(8) == executed.Source(PACKAGE_SOURCE).key(7)
+    assert source.key(7) != source.key(8)
 
 
 def test_cheap_tests_and_those_of_the_module_are_asked_first(seen: Any) -> None:
@@ -176,7 +201,12 @@ def test_cheap_tests_and_those_of_the_module_are_asked_first(seen: Any) -> None:
     seen._add("tests/small.py", {"tests": [["::small", 2.0]], "failed": [], "lines": {}})
     lists = [tests for tests, _ in seen.batches(PACKAGE_FILE, {0, 2, 3, 4}, 60.0)]
     order = [test for tests in lists for test in tests]
-    assert order == ["tests/far.py::cheap", "tests/small.py::small", "tests/near.py::own", "tests/far.py::dear"]  # fmt: skip
+    assert order == [
+        "tests/far.py::cheap",
+        "tests/small.py::small",
+        "tests/near.py::own",
+        "tests/far.py::dear",
+    ]
     assert len(lists) > 1  # the first are few, for most changes are seen by them
     few = [t for tests, _ in seen.batches(PACKAGE_FILE, {0, 2, 3, 4}, 4.0) for t in tests]
     assert few == ["tests/far.py::cheap", "tests/small.py::small"]
@@ -205,9 +235,9 @@ def test_a_line_is_reported_once_a_test() -> None:
 
 
 def test_where_no_test_is_known_those_that_import_the_module_are_asked() -> None:
-    asked = executed.files_of_module("iosim/studies/orders/constant.py")
-    assert "tests/studies/orders/test_constant.py" in asked
-    assert "tests/show/test_axes.py" not in asked
+    files = executed.files_of_module("iosim/studies/orders/constant.py")
+    assert "tests/studies/orders/test_constant.py" in files
+    assert "tests/show/test_axes.py" not in files
 
 
 def test_a_run_that_was_cut_short_goes_on(tmp_path: Path) -> None:
@@ -230,7 +260,8 @@ def test_faults_planted_back_are_of_lines_and_tests_that_are_there() -> None:
         for word in row["test"].split():
             file, _, name = word.partition("::")
             if word.startswith("-k="):
-                name, file = word[3:], row["test"].split()[0]
+                name = word[3:]
+                file = row["test"].split()[0]
             assert (ROOT / file).exists(), word
             assert name in (ROOT / file).read_text(encoding="utf-8"), word
 
@@ -270,9 +301,9 @@ def test_planted_changes_are_noticed() -> None:
     if executed.Executed().missing:
         pytest.skip("no map of executed lines is there: python tests/mutate.py --map")
     count = examples(20)
-    caught, run, told = scored("--count", str(count))
-    assert caught >= MUTATE.LEAST_CAUGHT * run, told
-    assert run >= count - 2, told
+    caught, run, report = scored("--count", str(count))
+    assert caught >= MUTATE.LEAST_CAUGHT * run, report
+    assert run >= count - 2, report
 
 
 def test_no_fault_was_lost_in_a_merge() -> None:

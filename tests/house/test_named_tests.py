@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scripts import ROOT
 
-LEAST = 207
+LEAST = 226
 """Modules whose test bears their name and lies where they do; 200 is the goal."""
 
 
@@ -21,9 +21,9 @@ def modules() -> list[Path]:
 
 
 def test_the_test_of_a_module_is_found_by_its_name() -> None:
-    found = sum(where_its_test_is(module).is_file() for module in modules())
-    assert found >= LEAST, f"{found} modules have a test of their name"
-    assert found < LEAST + 10, "raise LEAST to what there is"
+    total = sum(where_its_test_is(module).is_file() for module in modules())
+    assert total >= LEAST, f"{total} modules have a test of their name"
+    assert total < LEAST + 10, "raise LEAST to what there is"
 
 
 def test_a_planted_name_is_seen() -> None:

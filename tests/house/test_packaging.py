@@ -33,12 +33,23 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if find_spec("hatchling") is None or find_spec("pip") is None:
         pytest.skip("building a wheel needs pip and hatchling")
     out = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", str(ROOT), "--no-deps", "--no-build-isolation", "--no-index",
-               "--quiet", "--wheel-dir", str(out)]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        str(ROOT),
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--quiet",
+        "--wheel-dir",
+        str(out),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    (made,) = out.glob("*.whl")
-    return made
+    (wheel_built,) = out.glob("*.whl")
+    return wheel_built
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +64,9 @@ def test_iosim_is_the_only_name_it_adds(names: set[str]) -> None:
 
 def test_it_carries_the_data(names: set[str]) -> None:
     def shipped(folder: str, pattern: str, at: str) -> set[str]:
-        found = {f"{at}/{p.name}" for p in (ROOT / folder).glob(pattern)}
-        assert found
-        return found
+        names = {f"{at}/{p.name}" for p in (ROOT / folder).glob(pattern)}
+        assert names
+        return names
 
     assert names >= shipped("hardware_profiles", "*.toml", "iosim/_data/hardware_profiles")
     assert names >= shipped("iosim/catalog/libraries", "*.toml", "iosim/catalog/libraries")
@@ -138,8 +149,15 @@ def test_it_works_without_a_checkout(wheel: Path, tmp_path: Path) -> None:
         (["-m", "iosim", "profiles", "list"], "h200-sxm"),
         (["-m", "iosim", "reproduce", "--section", "B"], "measured on an H200, flash"),
     ):
-        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=False,
-                              cwd=tmp_path, env=env)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            cwd=tmp_path,
+            env=env,
+        )
         assert done.returncode == 0, done.stderr
         assert expected in done.stdout
 

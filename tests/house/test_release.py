@@ -69,11 +69,11 @@ def test_a_platform_that_is_not_there_is_refused(
 def test_the_hook_refuses_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     hook = load_script("release/hatch_build.py")
     monkeypatch.setenv("IOSIM_WHEEL", "win32")
-    made = hook.EngineBuildHook(str(ROOT), {}, None, None, "", "wheel")
+    build_hook = hook.EngineBuildHook(str(ROOT), {}, None, None, "", "wheel")
     with pytest.raises(ValueError, match=r"'win32'.*accepted: .*win_amd64"):
-        made.dependencies()
+        build_hook.dependencies()
     monkeypatch.setenv("IOSIM_WHEEL", "win_amd64")
-    assert made.dependencies() == ["ziglang"]
+    assert build_hook.dependencies() == ["ziglang"]
 
 
 # --- an engine ----------------------------------------------------------------------------------------------------
@@ -92,8 +92,12 @@ class Strings(bytearray):
 EXPORTED = tuple(sorted(wheels.FUNCTIONS))
 
 
-def elf(machine: int = 62, needs: Iterable[str] = ("libc.so.6",), exports: Iterable[str] = EXPORTED,
-        versions: Iterable[str] = ("GLIBC_2.2.5", "GLIBC_2.14")) -> bytes:  # fmt: skip
+def elf(
+    machine: int = 62,
+    needs: Iterable[str] = ("libc.so.6",),
+    exports: Iterable[str] = EXPORTED,
+    versions: Iterable[str] = ("GLIBC_2.2.5", "GLIBC_2.14"),
+) -> bytes:
     strings = Strings(b"\0")
     symbols = b"".join(
         struct.pack("<IBBHQQ", strings.put(name), 0x12, 0, 1, 0, 0) for name in exports
@@ -103,18 +107,38 @@ def elf(machine: int = 62, needs: Iterable[str] = ("libc.so.6",), exports: Itera
     for version in versions:
         strings.put(version)
     parts = {3: bytes(strings), 11: symbols, 6: dynamic}
-    body, headers = b"", struct.pack("<IIQQQQIIQQ", *[0] * 10)
+    body = b""
+    headers = struct.pack("<IIQQQQIIQQ", *[0] * 10)
     for kind, part in parts.items():
         headers += struct.pack("<IIQQQQIIQQ", 0, kind, 0, 0, 64 + len(body), len(part), 1, 0, 0, 0)
         body += part
-    head = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\x02\x01", 3, machine, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64,
-                       len(parts) + 1, 0)  # fmt: skip
+    head = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01",
+        3,
+        machine,
+        1,
+        0,
+        0,
+        64 + len(body),
+        0,
+        64,
+        0,
+        0,
+        64,
+        len(parts) + 1,
+        0,
+    )
     return head + body + headers
 
 
-def mach_o(machine: int = 0x100000C, oldest: int = 11 << 16, signed: bool = True,
-           needs: Iterable[str] = ("/usr/lib/libSystem.B.dylib",),
-           exports: Iterable[str] = EXPORTED) -> bytes:  # fmt: skip
+def mach_o(
+    machine: int = 0x100000C,
+    oldest: int = 11 << 16,
+    signed: bool = True,
+    needs: Iterable[str] = ("/usr/lib/libSystem.B.dylib",),
+    exports: Iterable[str] = EXPORTED,
+) -> bytes:
     strings = Strings()
     symbols = b"".join(
         struct.pack("<IBBHQ", strings.put(f"_{name}"), 0x0F, 1, 0, 0) for name in exports
@@ -140,8 +164,11 @@ def mach_o(machine: int = 0x100000C, oldest: int = 11 << 16, signed: bool = True
     )
 
 
-def pe(machine: int = 0x8664, needs: Iterable[str] = ("KERNEL32.dll", "api-ms-win-crt-heap-l1-1-0.dll"),
-       exports: Iterable[str] = EXPORTED) -> bytes:  # fmt: skip
+def pe(
+    machine: int = 0x8664,
+    needs: Iterable[str] = ("KERNEL32.dll", "api-ms-win-crt-heap-l1-1-0.dll"),
+    exports: Iterable[str] = EXPORTED,
+) -> bytes:
     base, at = 0x1000, 0x200  # of the one section: in memory, in the file
     data = Strings(40)
     places = [base + data.put(name) for name in exports]
@@ -205,10 +232,10 @@ def test_an_engine_fits_its_own_platform_alone(platform: str) -> None:
 )
 def test_what_does_not_fit_is_told(platform: str, data: bytes, reason: str) -> None:
     try:
-        told = "; ".join(wheels.misfits(platform, wheels.read(data)))
+        message = "; ".join(wheels.misfits(platform, wheels.read(data)))
     except ValueError as error:
-        told = str(error)
-    assert reason in told
+        message = str(error)
+    assert reason in message
 
 
 @pytest.mark.parametrize(
@@ -221,20 +248,26 @@ def test_what_is_no_whole_library_is_refused(data: bytes) -> None:
         wheels.read(data)
 
 
-@pytest.mark.parametrize(("entries", "reason"), [
-    ([], "has no engine"),
-    ([elf() + b"another mark"], "of other sources"),
-    ([mach_o() + wheels.load_build(str(ROOT)).mark()], "does not fit: it is Mach-O, not ELF; it is for arm64"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("entries", "reason"),
+    [
+        ([], "has no engine"),
+        ([elf() + b"another mark"], "of other sources"),
+        (
+            [mach_o() + wheels.load_build(str(ROOT)).mark()],
+            "does not fit: it is Mach-O, not ELF; it is for arm64",
+        ),
+    ],
+)
 def test_a_wheel_with_another_engine_is_refused(
     entries: list[bytes], reason: str, tmp_path: Path
 ) -> None:
-    made = tmp_path / "iosim-1-py3-none-manylinux_2_17_x86_64.whl"
-    with zipfile.ZipFile(made, "w") as archive:
+    wheel = tmp_path / "iosim-1-py3-none-manylinux_2_17_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
         for data in entries:
             archive.writestr(wheels.ENGINE, data)
     with pytest.raises(ValueError, match=reason):
-        wheels.check(made)
+        wheels.check(wheel)
 
 
 # --- what else a release has --------------------------------------------------------------------------------------
@@ -275,7 +308,7 @@ def test_nothing_that_one_system_alone_has_is_loaded_with_a_module() -> None:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built_wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of all wheels."""
     if find_spec("ziglang") is None:
         pytest.skip(
@@ -289,14 +322,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_every_wheel_is_made_and_holds_no_path_of_this_machine(made: Path) -> None:
+def test_every_wheel_is_made_and_holds_no_path_of_this_machine(built_wheels: Path) -> None:
     version = PROJECT["project"]["version"]
-    found = {path.name for path in made.iterdir()}
-    assert found == {
+    wheel_names = {path.name for path in built_wheels.iterdir()}
+    assert wheel_names == {
         f"iosim-{version}.tar.gz",
         *(f"iosim-{version}-py3-none-{tag}.whl" for tag in wheels.TARGETS),
     }
-    for wheel in made.glob("*.whl"):
+    for wheel in built_wheels.glob("*.whl"):
         assert wheel.stat().st_size < 4e6
         with zipfile.ZipFile(wheel) as archive:
             engine = archive.read(wheels.ENGINE)
@@ -308,11 +341,13 @@ def test_every_wheel_is_made_and_holds_no_path_of_this_machine(made: Path) -> No
 
 @pytest.mark.slow
 def test_a_wheel_predicts_what_the_checkout_does_without_a_compiler(
-    made: Path, tmp_path: Path
+    built_wheels: Path, tmp_path: Path
 ) -> None:
     tags = pytest.importorskip("packaging.tags")
     mine = [
-        wheel for wheel in made.glob("*.whl") if wheel.stem.split("-")[-1] in tags.platform_tags()
+        wheel
+        for wheel in built_wheels.glob("*.whl")
+        if wheel.stem.split("-")[-1] in tags.platform_tags()
     ]
     if len(mine) != 1:
         pytest.skip("none of the wheels is for this machine")
@@ -320,8 +355,22 @@ def test_a_wheel_predicts_what_the_checkout_does_without_a_compiler(
     venv.create(home, symlinks=os.name != "nt")
     scripts = home / ("Scripts" if os.name == "nt" else "bin")
     python = scripts / "python"
-    subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index",
-                    mine[0]], check=True, timeout=120)  # fmt: skip
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            python,
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            mine[0],
+        ],
+        check=True,
+        timeout=120,
+    )
     (site,) = home.rglob("site-packages")
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     call = [
@@ -339,8 +388,15 @@ def test_a_wheel_predicts_what_the_checkout_does_without_a_compiler(
     bare = {"PATH": str(tmp_path), "HOME": str(tmp_path), "IOSIM_CACHE": "off"}
 
     def printed(*command: str | Path, **more: str) -> str:
-        done = subprocess.run([*command, *call, "--format", "json"], capture_output=True, text=True, timeout=120,
-                              check=False, cwd=tmp_path, env={**os.environ, **more})  # fmt: skip
+        done = subprocess.run(
+            [*command, *call, "--format", "json"],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, **more},
+        )
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
 

@@ -32,9 +32,9 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "examples" / "my-gpu.toml", tmp_path)
     shutil.copy(ROOT / "tests" / "code" / "ptx" / "flash_forward.ptx", tmp_path / "kernel.ptx")
-    kept = np.tri(128, dtype=bool)
-    numbers = kept.sum(axis=1)[None, None]
-    indices = np.argsort(~kept, axis=1, kind="stable")[None, None]
+    mask = np.tri(128, dtype=bool)
+    numbers = mask.sum(axis=1)[None, None]
+    indices = np.argsort(~mask, axis=1, kind="stable")[None, None]
     np.savez(
         tmp_path / "mask.npz",
         BLOCK_SIZE=(128, 128),
@@ -42,8 +42,8 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         kv_indices=indices.astype(np.int32),
     )
     assert main(["kernels", "new", "--from", "fa2", "--name", "mine", "--out", "mine.toml"]) == 0
-    asked = "predict --kernel mine.toml --gpu h100 --seq-len 4k --format json --out base.json"
-    assert main(asked.split()) == 0
+    command = "predict --kernel mine.toml --gpu h100 --seq-len 4k --format json --out base.json"
+    assert main(command.split()) == 0
     return tmp_path
 
 
@@ -63,9 +63,9 @@ def test_a_tasks_command_answers(
 ) -> None:
     capsys.readouterr()
     assert main(shlex.split(COMMANDS[task])[1:]) == 0
-    said = capsys.readouterr().out
+    out = capsys.readouterr().out
     # The first line is the answer, of which a number is a part.
-    assert re.search(r"\d", said.splitlines()[0]), said[:200]
+    assert re.search(r"\d", out.splitlines()[0]), out[:200]
     for place in re.findall(r"--html (\S+)", COMMANDS[task]):
         assert (files / place).stat().st_size > 10_000
 

@@ -209,12 +209,12 @@ TRIALS = {
 
 def digests(tree: Path) -> dict[str, str]:
     """File -> digest of what it holds, without what runs leave behind."""
-    found = {}
+    by_file = {}
     for path in tree.rglob("*"):
         name = path.relative_to(tree).as_posix()
         if path.is_file() and "__pycache__" not in name and not name.endswith(".so"):
-            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            by_file[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return by_file
 
 
 class Copy:
@@ -336,8 +336,14 @@ def test_iosim_takes_them(copy: Copy) -> None:
 @pytest.mark.slow
 def test_the_tests_of_the_copy_pass(copy: Copy) -> None:
     """Those of the additions, by their names, and those that hold lists together."""
-    files = ("tests/hardware/test_profile.py", "tests/catalog/libraries/test_resolver.py", "tests/problem/test_every_second.py",
-             "tests/commands/test_schemas.py", "tests/commands/test_completion.py", "tests/base/test_errors.py")  # fmt: skip
+    files = (
+        "tests/hardware/test_profile.py",
+        "tests/catalog/libraries/test_resolver.py",
+        "tests/problem/test_every_second.py",
+        "tests/commands/test_schemas.py",
+        "tests/commands/test_completion.py",
+        "tests/base/test_errors.py",
+    )
     named = "trial or mosaic or every_second or has_a_schema or listed_ones or completed or known"
     copy.run(
         "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", "-k", named, *files

@@ -25,8 +25,8 @@ def energy_j(
             int((domain.query_rows * domain.visited.total(domain.key_rows)).sum())
             * domain.grid_heads
         )
-        moved = sum(
+        total = sum(
             cost * traffic.total(level, launch=launch.name) for level, cost in pj_per_byte.items()
         )
-        joules[launch.name] = (moved + pj_per_flop * pairs * launch.work.flops_per_pair) * 1e-12
+        joules[launch.name] = (total + pj_per_flop * pairs * launch.work.flops_per_pair) * 1e-12
     return joules

@@ -96,13 +96,13 @@ def plan_linear(problem: AttentionProblem, kernel: Kernel) -> Chain:
         ),
         **products,
     )
-    moved = (
+    traffic = (
         *(matrix(problem, name, Role.INPUT) for name in "QKV"),
         matrix(problem, "O", Role.OUTPUT),
         Tensor("S", batch, heads, features, columns, element_bytes=4, role=Role.TEMP),
         Tensor("z", batch, heads, features, 1, element_bytes=4, role=Role.TEMP),
     )
-    return Chain(tensors(moved), (state, output), kernel.notes)
+    return Chain(tensors(traffic), (state, output), kernel.notes)
 
 
 # What the launches compute.

@@ -13,6 +13,6 @@ def window_with_sinks(seq: int, window: int, sinks: int, block: int) -> BlockMas
     block_rows = np.arange(-(-seq // block))
     row, column = np.meshgrid(block_rows, block_rows, indexing="ij")
     reaches = row * block - (column * block + block - 1) <= window
-    kept = (column <= row) & (reaches | (column * block < sinks))
-    rows, columns = np.nonzero(kept)
+    kept_blocks = (column <= row) & (reaches | (column * block < sinks))
+    rows, columns = np.nonzero(kept_blocks)
     return BlockMask.of_pairs(seq, seq, block, block, rows, columns)

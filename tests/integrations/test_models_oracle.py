@@ -19,27 +19,64 @@ from iosim.studies.models.layers import Model
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-SMALL = {"hidden_size": 1024, "num_hidden_layers": 7, "num_attention_heads": 16, "num_key_value_heads": 4,
-         "vocab_size": 4000, "intermediate_size": 1536}  # fmt: skip
-WITHOUT = {"falcon_mamba", "mamba", "rwkv", "xlstm", "reformer", "fnet", "funnel", "mra", "nystromformer", "perceiver",
-           "yoso"}  # fmt: skip
+SMALL = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 7,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "vocab_size": 4000,
+    "intermediate_size": 1536,
+}
+WITHOUT = {
+    "falcon_mamba",
+    "mamba",
+    "rwkv",
+    "xlstm",
+    "reformer",
+    "fnet",
+    "funnel",
+    "mra",
+    "nystromformer",
+    "perceiver",
+    "yoso",
+}
 """Refused: no softmax attention, or an approximation of it."""
-PARTS = {"blt", "dots3_note", "emu3", "fuyu",
-         "gemma3", "gemma4", "gemma4_unified", "git", "got_ocr2", "llama4", "mllama",
-         "modernvbert", "moshi", "moss_transcribe_diarize", "phi4_multimodal", "qwen3_5", "qwen3_5_moe", "qwen4_exp",
-         "ultravbert", "esm", "neomme"}  # fmt: skip
+PARTS = {
+    "blt",
+    "dots3_note",
+    "emu3",
+    "fuyu",
+    "gemma3",
+    "gemma4",
+    "gemma4_unified",
+    "git",
+    "got_ocr2",
+    "llama4",
+    "mllama",
+    "modernvbert",
+    "moshi",
+    "moss_transcribe_diarize",
+    "phi4_multimodal",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen4_exp",
+    "ultravbert",
+    "esm",
+    "neomme",
+}
 """Made of several parts, of which iosim reads the text; or with no default of their sizes."""
 OFF = {
     "longcat_flash": "transformers gives 256 experts that compute nothing the first of two matrices; iosim counts the "
-                     "model's own 560 billion parameters",
+    "model's own 560 billion parameters",
     "roc_bert": "tables of shapes and of pronunciation beside that of words",
     "xmod": "adapters of languages",
-}  # fmt: skip
+}
 """Types whose parameters are more than 3 % off, and why."""
 MODULES = {
-    "hrm_text": "its 32 layers run four times", "trocr": "its layers attend twice, to an encoder's output too",
+    "hrm_text": "its 32 layers run four times",
+    "trocr": "its layers attend twice, to an encoder's output too",
     "roberta-prelayernorm": "its modules are named as none",
-}  # fmt: skip
+}
 """Types whose number of attention modules is another than that of calls of attention, and why."""
 ENOUGH = 125
 
@@ -69,8 +106,8 @@ def built(auto: str, kind: str, small: bool = False) -> Built | None:
     try:
         make = transformers.CONFIG_MAPPING[kind]
         known = {*make().to_dict(), *make.attribute_map}
-        asked = {key: value for key, value in SMALL.items() if key in known} if small else {}
-        config = make(pad_token_id=0, **asked) if small else make()
+        sizes = {key: value for key, value in SMALL.items() if key in known} if small else {}
+        config = make(pad_token_id=0, **sizes) if small else make()
         with torch.device("meta"):
             model = getattr(transformers, auto).from_config(config)
     except Exception:  # a default of transformers that its own class refuses
@@ -81,12 +118,13 @@ def built(auto: str, kind: str, small: bool = False) -> Built | None:
     ]
     heads = set()
     for module in outer:
-        keys, columns = getattr(module, "k_proj", None), getattr(module, "head_dim", None)
+        keys = getattr(module, "k_proj", None)
+        columns = getattr(module, "head_dim", None)
         if hasattr(keys, "weight") and isinstance(columns, int) and columns:
             heads.add(keys.weight.shape[0] // columns)
-    given = {"model_type": kind, **asked} if small else config.to_dict()
+    config_keys = {"model_type": kind, **sizes} if small else config.to_dict()
     numbers = sum(parameter.numel() for parameter in model.parameters())
-    return Built(given, numbers, len(outer), frozenset(heads))
+    return Built(config_keys, numbers, len(outer), frozenset(heads))
 
 
 def types(group: str) -> list[str]:
@@ -105,13 +143,13 @@ def _is_both(kind: str) -> bool:
 
 
 def read(kind: str, group: str, auto: str, small: bool = False) -> tuple[Built, Model] | None:
-    made = built(auto, kind, small)
-    return None if made is None else (made, load_model({**made.config, "dtype": "bfloat16"}))
+    module = built(auto, kind, small)
+    return None if module is None else (module, load_model({**module.config, "dtype": "bfloat16"}))
 
 
-def off(made: Built, model: Model) -> float:
+def off(module: Built, model: Model) -> float:
     """How far the parameters are off; 1 where they are not known."""
-    return 1.0 if model.weight_bytes is None else model.weight_bytes / 2 / made.parameters - 1
+    return 1.0 if model.weight_bytes is None else model.weight_bytes / 2 / module.parameters - 1
 
 
 def compared(small: bool = False) -> Iterator[tuple[str, Built, Model]]:
@@ -125,26 +163,39 @@ def compared(small: bool = False) -> Iterator[tuple[str, Built, Model]]:
 
 @pytest.mark.slow
 def test_parameters_of_all_causal_types_are_within_three_percent() -> None:
-    shares = {kind: off(made, model) for kind, made, model in compared()}
+    shares = {kind: off(module, model) for kind, module, model in compared()}
     wrong = {kind: share for kind, share in shares.items() if abs(share) > 0.03}
     assert wrong.keys() <= OFF.keys(), wrong
     assert len(shares) - len(wrong) >= ENOUGH
 
 
 def test_layers_and_heads_of_all_causal_types_are_those_of_their_modules() -> None:
-    for kind, made, model in compared():
-        attends = sum(one.count for one in model.kinds)
-        if made.modules and kind not in MODULES and not kind.startswith("longcat"):
-            assert attends == made.modules, kind
-        heads = {one.kv_heads for one in model.kinds if one.latent is None}
-        if made.kv_heads and heads:
-            assert heads == made.kv_heads, kind
+    for kind, module, model in compared():
+        attends = sum(kind.count for kind in model.kinds)
+        if module.modules and kind not in MODULES and not kind.startswith("longcat"):
+            assert attends == module.modules, kind
+        heads = {kind.kv_heads for kind in model.kinds if kind.latent is None}
+        if module.kv_heads and heads:
+            assert heads == module.kv_heads, kind
 
 
 # Types whose class refuses, or reads in another way, sizes that do not go together.
-SMALL_OFF = {"deepseek_v4", "gemma4_unified_text", "helium", "hrm_text", "inkling2_text", "jetmoe", "big_bird",
-             "gemma4_text", "falcon_h1", "olmo_hybrid", "bailing_hybrid", "bamba", "granitemoehybrid",
-             "nemotron_h"}  # fmt: skip
+SMALL_OFF = {
+    "deepseek_v4",
+    "gemma4_unified_text",
+    "helium",
+    "hrm_text",
+    "inkling2_text",
+    "jetmoe",
+    "big_bird",
+    "gemma4_text",
+    "falcon_h1",
+    "olmo_hybrid",
+    "bailing_hybrid",
+    "bamba",
+    "granitemoehybrid",
+    "nemotron_h",
+}
 
 
 @pytest.mark.slow
@@ -164,21 +215,25 @@ def test_what_a_short_file_leaves_out_is_as_its_class_has_it() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize(("group", "auto"), [
-    ("MASKED_LM", "AutoModelForMaskedLM"), ("CTC", "AutoModelForCTC"),
-    ("AUDIO_CLASSIFICATION", "AutoModelForAudioClassification"),
-    ("IMAGE_CLASSIFICATION", "AutoModelForImageClassification"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("group", "auto"),
+    [
+        ("MASKED_LM", "AutoModelForMaskedLM"),
+        ("CTC", "AutoModelForCTC"),
+        ("AUDIO_CLASSIFICATION", "AutoModelForAudioClassification"),
+        ("IMAGE_CLASSIFICATION", "AutoModelForImageClassification"),
+    ],
+)
 def test_encoders_are_no_decoders(group: str, auto: str) -> None:
     """No mask and no cache; or refused, where their stages differ in width or they do not attend by softmax."""
     seen = 0
     for kind in types(group):
-        made = None if kind in WITHOUT | PARTS else built(auto, kind)
-        if made is None or "text_config" in made.config:
+        module = None if kind in WITHOUT | PARTS else built(auto, kind)
+        if module is None or "text_config" in module.config:
             continue
         try:
             model = load_model(
-                {**made.config, "architectures": [f"X{auto.removeprefix('AutoModel')}"]}
+                {**module.config, "architectures": [f"X{auto.removeprefix('AutoModel')}"]}
             )
         except InputError:
             continue

@@ -18,10 +18,13 @@ MODEL, ATTENTION = 0.08, 0.05
 """Most that bytes of a model may be off, read and written each, and those of attention alone, both together."""
 IN_PLACE = 0.08
 KNOWN = {
-    ("model", "llama", "default", "fwd"): 0.12, ("model", "vit", "default", "fwd+bwd"): 0.10,
-    ("model", "naive", "default", "fwd+bwd"): 0.09, ("attention", "gpt2", "flash", "fwd+bwd"): 0.07,
-    ("attention", "llama", "flash", "fwd+bwd"): 0.08, ("attention", "vit", "flash", "fwd+bwd"): 0.18,
-}  # fmt: skip
+    ("model", "llama", "default", "fwd"): 0.12,
+    ("model", "vit", "default", "fwd+bwd"): 0.10,
+    ("model", "naive", "default", "fwd+bwd"): 0.09,
+    ("attention", "gpt2", "flash", "fwd+bwd"): 0.07,
+    ("attention", "llama", "flash", "fwd+bwd"): 0.08,
+    ("attention", "vit", "flash", "fwd+bwd"): 0.18,
+}
 """What is further off than that, and by how much: docs/torch.md says why."""
 
 if not MEASUREMENTS.is_dir():
@@ -35,8 +38,8 @@ def test_counted_bytes_are_met(capsys: pytest.CaptureFixture[str]) -> None:
         counted = {tuple(row[c] for c in script.COLUMNS): row for row in csv.DictReader(file)}
     assert list(counted) == script.cases()
     script.compare()
-    shown = capsys.readouterr().out
-    lines = shown.splitlines()[1:]
+    out = capsys.readouterr().out
+    lines = out.splitlines()[1:]
     for line, (case, row) in zip(lines[: len(counted)], counted.items(), strict=True):
         read, written, both = _errors(line)[:3]
         error = max(abs(read), abs(written)) if case[0] == "model" else abs(both)
@@ -54,9 +57,9 @@ def _errors(line: str) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("chain", "most"), [("fill a, scale a to b", 1.0), ("copy a to b, copy a to b", 0.8)]
+    ("chain", "tolerance"), [("fill a, scale a to b", 1.0), ("copy a to b, copy a to b", 0.8)]
 )
-def test_passes_one_after_the_other(chain: str, most: float) -> None:
+def test_passes_one_after_the_other(chain: str, tolerance: float) -> None:
     """Bytes of elementwise passes over 8 to 64 MiB, to a megabyte; loads and stores in step are twice as far off."""
     script = load_script("experiments/passes.py")
     with (MEASUREMENTS / "h200_passes.csv").open(encoding="utf-8", newline="") as file:
@@ -66,14 +69,14 @@ def test_passes_one_after_the_other(chain: str, most: float) -> None:
         with torch.device("meta"):
             tensors = {name: torch.empty(mib << 18).view(-1, script.COLUMNS) for name in "ab"}
             with TrafficMode("h200") as t:
-                for one in chain.split(", "):
-                    script.run(one, tensors)
-        said = np.cumsum([(r.hbm_read, r.hbm_write) for r in t.result.rows], axis=0)
+                for step in chain.split(", "):
+                    script.run(step, tensors)
+        predicted = np.cumsum([(r.hbm_read, r.hbm_write) for r in t.result.rows], axis=0)
         mine = [row for row in counted if row["mib"] == str(mib)]
-        found = [(int(row["hbm_read"]), int(row["hbm_write"])) for row in mine]
-        assert len(found) == len(said)
-        errors.append(np.abs(said - found))
-    assert np.mean(errors) < most * 1e6
+        counted_rows = [(int(row["hbm_read"]), int(row["hbm_write"])) for row in mine]
+        assert len(counted_rows) == len(predicted)
+        errors.append(np.abs(predicted - counted_rows))
+    assert np.mean(errors) < tolerance * 1e6
 
 
 def test_the_first_predictions_are_kept_as_they_were() -> None:
@@ -107,9 +110,11 @@ def test_an_operator_costs_no_more_behind_many() -> None:
             nonlocal counted
             counted += 1
 
-        x, a = torch.zeros(tokens, 64, device="meta"), torch.zeros(64, device="meta")
+        x = torch.zeros(tokens, 64, device="meta")
+        a = torch.zeros(64, device="meta")
         with TrafficMode("h200"):
-            state, states = torch.zeros(64, device="meta"), []
+            state = torch.zeros(64, device="meta")
+            states = []
             sys.setprofile(count)
             try:
                 for token in range(tokens):
@@ -128,7 +133,8 @@ def test_a_storage_is_gone_with_the_last_that_holds_it() -> None:
     with TrafficMode("h200") as t:
         x = torch.ones(64, device="meta", requires_grad=True)
         y = x.exp()
-        rows, total = y.view(8, 8), y.sum()
+        rows = y.view(8, 8)
+        total = y.sum()
         y = x.neg()
         del rows
         y = x.neg()  # the first `neg`'s result goes here

@@ -44,11 +44,28 @@ EXPERTS = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 64,
 }
-BOTH = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128}  # fmt: skip
-LATENT = {"q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
-          "head_dim": 8, "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 2, "topk_group": 1,
-          "first_k_dense_replace": 1}  # fmt: skip
+BOTH = {
+    "d_model": 64,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 128,
+    "decoder_ffn_dim": 128,
+}
+LATENT = {
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "head_dim": 8,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -65,13 +82,25 @@ QUICK = {
     "gpt2": Case(VOCABULARY | {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64}),
     "llama": Case(GROUPED),
     "qwen2": Case(GROUPED),
-    "gemma3_text": Case(HEADS | {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}),
+    "gemma3_text": Case(
+        HEADS | {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}
+    ),
     "mixtral": Case(GROUPED | EXPERTS),
     "bert": Case(TEXT, "MaskedLM"),
-    "t5": Case(VOCABULARY | {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2, "num_heads": 4,
-                             "decoder_start_token_id": 0}, "Seq2SeqLM"),
+    "t5": Case(
+        VOCABULARY
+        | {
+            "d_model": 64,
+            "d_kv": 16,
+            "d_ff": 128,
+            "num_layers": 2,
+            "num_heads": 4,
+            "decoder_start_token_id": 0,
+        },
+        "Seq2SeqLM",
+    ),
     "vit": Case(IMAGES, "ImageClassification", "images"),
-}  # fmt: skip
+}
 MORE = {
     "qwen3": Case(HEADS),
     "mistral": Case(HEADS | {"sliding_window": 16}),
@@ -99,40 +128,119 @@ MORE = {
     "glm4": Case(HEADS),
     "mamba": Case(VOCABULARY | {"hidden_size": 64, "num_hidden_layers": 2, "state_size": 8}),
     "roberta": Case(TEXT | {"pad_token_id": 1}, "MaskedLM"),
-    "distilbert": Case(VOCABULARY | {"dim": 64, "hidden_dim": 128, "n_layers": 2, "n_heads": 4}, "MaskedLM"),
+    "distilbert": Case(
+        VOCABULARY | {"dim": 64, "hidden_dim": 128, "n_layers": 2, "n_heads": 4}, "MaskedLM"
+    ),
     "electra": Case(TEXT | {"embedding_size": 64}, "MaskedLM"),
     "albert": Case(TEXT | {"embedding_size": 64}, "MaskedLM"),
     "deberta-v2": Case(TEXT, "MaskedLM"),
-    "modernbert": Case(TEXT | {"cls_token_id": 1, "sep_token_id": 2, "local_attention": 16}, "MaskedLM"),
+    "modernbert": Case(
+        TEXT | {"cls_token_id": 1, "sep_token_id": 2, "local_attention": 16}, "MaskedLM"
+    ),
     "bart": Case(VOCABULARY | BOTH | {"max_position_embeddings": 64}, "Seq2SeqLM"),
     "pegasus": Case(VOCABULARY | BOTH | {"max_position_embeddings": 64}, "Seq2SeqLM"),
-    "switch_transformers": Case(VOCABULARY | {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2,
-                                              "num_decoder_layers": 2, "num_heads": 4, "num_experts": 4,
-                                              "num_sparse_encoder_layers": 1, "num_sparse_decoder_layers": 1,
-                                              "decoder_start_token_id": 0}, "Seq2SeqLM", dtype=torch.float32),
-    "whisper": Case(VOCABULARY | BOTH | {"num_mel_bins": 16, "max_source_positions": 64, "max_target_positions": 64,
-                                         "decoder_start_token_id": 1}, "SpeechSeq2Seq", "speech"),
-    "wav2vec2": Case(LAYERS | {"vocab_size": 32, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4,
-                               "conv_dim": [32, 32], "conv_kernel": [8, 4], "conv_stride": [4, 2],
-                               "num_feat_extract_layers": 2}, "CTC", "sound"),
+    "switch_transformers": Case(
+        VOCABULARY
+        | {
+            "d_model": 64,
+            "d_kv": 16,
+            "d_ff": 128,
+            "num_layers": 2,
+            "num_decoder_layers": 2,
+            "num_heads": 4,
+            "num_experts": 4,
+            "num_sparse_encoder_layers": 1,
+            "num_sparse_decoder_layers": 1,
+            "decoder_start_token_id": 0,
+        },
+        "Seq2SeqLM",
+        dtype=torch.float32,
+    ),
+    "whisper": Case(
+        VOCABULARY
+        | BOTH
+        | {
+            "num_mel_bins": 16,
+            "max_source_positions": 64,
+            "max_target_positions": 64,
+            "decoder_start_token_id": 1,
+        },
+        "SpeechSeq2Seq",
+        "speech",
+    ),
+    "wav2vec2": Case(
+        LAYERS
+        | {
+            "vocab_size": 32,
+            "num_conv_pos_embeddings": 16,
+            "num_conv_pos_embedding_groups": 4,
+            "conv_dim": [32, 32],
+            "conv_kernel": [8, 4],
+            "conv_stride": [4, 2],
+            "num_feat_extract_layers": 2,
+        },
+        "CTC",
+        "sound",
+    ),
     "dinov2": Case(IMAGES, "ImageClassification", "images"),
     "beit": Case(IMAGES, "ImageClassification", "images"),
     "vit_msn": Case(IMAGES, "ImageClassification", "images"),
-    "swin": Case({"image_size": SIDE, "patch_size": 4, "embed_dim": 32, "depths": [2, 2], "num_heads": [2, 4],
-                  "window_size": 4}, "ImageClassification", "images"),
-    "convnext": Case({"hidden_sizes": [16, 32, 64, 64], "depths": [1, 1, 1, 1]}, "ImageClassification", "images"),
-    "segformer": Case({"hidden_sizes": [16, 32, 64, 64], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 2, 4, 8]},
-                      "ImageClassification", "images"),
-    "resnet": Case({"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]}, "ImageClassification", "images"),
-    "vit_mae": Case(IMAGES | {"decoder_hidden_size": 64, "decoder_intermediate_size": 128,
-                              "decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 4},
-                    "PreTraining", "images"),
+    "swin": Case(
+        {
+            "image_size": SIDE,
+            "patch_size": 4,
+            "embed_dim": 32,
+            "depths": [2, 2],
+            "num_heads": [2, 4],
+            "window_size": 4,
+        },
+        "ImageClassification",
+        "images",
+    ),
+    "convnext": Case(
+        {"hidden_sizes": [16, 32, 64, 64], "depths": [1, 1, 1, 1]}, "ImageClassification", "images"
+    ),
+    "segformer": Case(
+        {
+            "hidden_sizes": [16, 32, 64, 64],
+            "depths": [1, 1, 1, 1],
+            "num_attention_heads": [1, 2, 4, 8],
+        },
+        "ImageClassification",
+        "images",
+    ),
+    "resnet": Case(
+        {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]},
+        "ImageClassification",
+        "images",
+    ),
+    "vit_mae": Case(
+        IMAGES
+        | {
+            "decoder_hidden_size": 64,
+            "decoder_intermediate_size": 128,
+            "decoder_num_hidden_layers": 1,
+            "decoder_num_attention_heads": 4,
+        },
+        "PreTraining",
+        "images",
+    ),
     "clip": Case({"text_config": TEXT, "vision_config": IMAGES, "projection_dim": 32}, "", "both"),
-    "siglip": Case({"text_config": TEXT | {"projection_size": 64}, "vision_config": IMAGES}, "", "both"),
-    "llava": Case({"text_config": GROUPED | {"model_type": "llama"}, "image_token_id": 500, "image_token_index": 500,
-                   "vision_config": IMAGES | {"model_type": "clip_vision_model"},
-                   "vision_feature_select_strategy": "default"}, "ImageTextToText", "chat"),
-}  # fmt: skip
+    "siglip": Case(
+        {"text_config": TEXT | {"projection_size": 64}, "vision_config": IMAGES}, "", "both"
+    ),
+    "llava": Case(
+        {
+            "text_config": GROUPED | {"model_type": "llama"},
+            "image_token_id": 500,
+            "image_token_index": 500,
+            "vision_config": IMAGES | {"model_type": "clip_vision_model"},
+            "vision_feature_select_strategy": "default",
+        },
+        "ImageTextToText",
+        "chat",
+    ),
+}
 CASES = QUICK | MORE
 NOT_FAKE = ("switch_transformers",)
 """Its router converts its own weights, which PyTorch does not do to fake ones."""
@@ -148,7 +256,8 @@ def model_of(name: str) -> Any:
 
 def given_of(name: str) -> dict[str, Any]:
     """A model's arguments on the device that is the default now."""
-    kind, dtype = CASES[name].given, CASES[name].dtype
+    kind = CASES[name].given
+    dtype = CASES[name].dtype
     ids, ones = (torch.full((BATCH, TOKENS), n, dtype=torch.long) for n in (5, 1))
     images = torch.zeros(BATCH, 3, SIDE, SIDE, dtype=dtype)
     if kind == "images":
@@ -165,8 +274,8 @@ def given_of(name: str) -> dict[str, Any]:
     return {"input_ids": ids, "attention_mask": ones, "labels": ids}
 
 
-def step(model: Any, given: dict[str, Any]) -> None:
-    out = model(**given)
+def step(model: Any, inputs: dict[str, Any]) -> None:
+    out = model(**inputs)
     loss = out.get("loss")
     if loss is None:
         loss = out["logits_per_image" if "logits_per_image" in out else "logits"].float().sum()

@@ -70,10 +70,20 @@ def described(
     shape = (BATCH, HEADS, TOKENS, WIDTH)
     tensors = {name: TensorArgument(name, shape, "bf16") for name in ("q", "k", "out")}
     arguments: Mapping[str, Any] = {
-        **tensors, "starts": TensorArgument("starts", (BATCH + 1,), "int32"), "tokens": TOKENS, "heads": HEADS,
-        "row": WIDTH, "head": TOKENS * WIDTH, "sequence": HEADS * TOKENS * WIDTH, "AXES": axes, "SPLITS": 1,
-        "PACKED": False, "DOWN": False, **TILE, **changes,
-    }  # fmt: skip
+        **tensors,
+        "starts": TensorArgument("starts", (BATCH + 1,), "int32"),
+        "tokens": TOKENS,
+        "heads": HEADS,
+        "row": WIDTH,
+        "head": TOKENS * WIDTH,
+        "sequence": HEADS * TOKENS * WIDTH,
+        "AXES": axes,
+        "SPLITS": 1,
+        "PACKED": False,
+        "DOWN": False,
+        **TILE,
+        **changes,
+    }
     problem = AttentionProblem(batch=BATCH, heads=HEADS, seq_q=TOKENS, head_dim=WIDTH, dtype="bf16")
     return describe(kernels.walk, grid, arguments, problem=problem, gpu="h100", num_stages=1)
 
@@ -122,8 +132,15 @@ def test_packed_sequences(kernels: ModuleType) -> None:
     packed = {name: TensorArgument(name, shape, "bf16") for name in ("q", "k", "out")}
     starts = TensorArgument("starts", (BATCH + 1,), "int32", (0, TOKENS, 2 * TOKENS))
     kernel = described(
-        kernels, (4, BATCH, HEADS), (0, 2, 1), PACKED=True, **packed, starts=starts, row=HEADS * WIDTH, head=WIDTH
-    )  # fmt: skip
+        kernels,
+        (4, BATCH, HEADS),
+        (0, 2, 1),
+        PACKED=True,
+        **packed,
+        starts=starts,
+        row=HEADS * WIDTH,
+        head=WIDTH,
+    )
     assert (kernel.tile.block_q, kernel.schedule.order) == (TILE["ROWS"], Order.BATCH)
 
 
@@ -131,10 +148,29 @@ def test_without_numbers_for_its_arguments_the_grid_is_told_by_its_sides(
     kernels: ModuleType, tmp_path: Path
 ) -> None:
     problem = AttentionProblem(batch=1, heads=8, seq_q=TOKENS, head_dim=WIDTH, dtype="bf16")
-    words = {"q": "*bf16", "k": "*bf16", "out": "*bf16", "starts": "*i32", "tokens": "i32", "heads": "i32",
-             "row": "i32", "head": "i32", "sequence": "i32", "AXES": (0, 1, 2), "SPLITS": 1, "PACKED": False,
-             "DOWN": False, **TILE}  # fmt: skip
+    words = {
+        "q": "*bf16",
+        "k": "*bf16",
+        "out": "*bf16",
+        "starts": "*i32",
+        "tokens": "i32",
+        "heads": "i32",
+        "row": "i32",
+        "head": "i32",
+        "sequence": "i32",
+        "AXES": (0, 1, 2),
+        "SPLITS": 1,
+        "PACKED": False,
+        "DOWN": False,
+        **TILE,
+    }
     kernel = describe(
-        kernels.walk, (4, 8), words, problem=problem, gpu="h100", names=("ROWS", "KEYS"), num_stages=1
-    )  # fmt: skip
+        kernels.walk,
+        (4, 8),
+        words,
+        problem=problem,
+        gpu="h100",
+        names=("ROWS", "KEYS"),
+        num_stages=1,
+    )
     assert kernel.schedule == Schedule()

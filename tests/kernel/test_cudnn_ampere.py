@@ -55,8 +55,8 @@ def test_nvidias_times_are_met(clocks: str) -> None:
 def test_few_tokens_take_whole_tiles_and_pack_no_group() -> None:
     """Decoding 8 tokens moves keys at 0.4 TB/s: 8 heads each fetch them again, and multiply tiles of 64 rows."""
     a100 = load_profile("a100")
-    one, eight, many = (resolve("cudnn", problem_of(32, n, 8192, 64), a100) for n in (1, 8, 2048))
-    assert one.packs_group
+    few, eight, many = (resolve("cudnn", problem_of(32, n, 8192, 64), a100) for n in (1, 8, 2048))
+    assert few.packs_group
     assert not eight.packs_group
     assert (eight.tile.block_q, many.tile.block_q) == (64, 128)
 

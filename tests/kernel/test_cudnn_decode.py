@@ -31,7 +31,7 @@ UNLIKE = (66, 104, 173)
 @cache
 def calls() -> list[tuple[dict[str, str], Call]]:
     """The recorded calls, and each as it is predicted."""
-    found = []
+    calls_found = []
     for table in TABLES:
         gpu = load_profile(table.name[:4])
         with table.open(encoding="utf-8") as lines:
@@ -45,12 +45,12 @@ def calls() -> list[tuple[dict[str, str], Call]]:
                 n: int(row[n]) for n in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")
             }
             causal = "causal" if row["causal"] == "1" else "none"
-            asked = AttentionProblem(
+            problem = AttentionProblem(
                 **sizes, mask=causal, dtype="bf16" if row["dtype"] == "bfloat16" else "fp16"
             )
-            if (asked.batch, asked.heads, asked.seq_k) != UNLIKE:
-                found.append((row, Call.of(asked, resolve("cudnn", asked, gpu), gpu)))
-    return found
+            if (problem.batch, problem.heads, problem.seq_k) != UNLIKE:
+                calls_found.append((row, Call.of(problem, resolve("cudnn", problem, gpu), gpu)))
+    return calls_found
 
 
 def test_there_are_calls() -> None:
@@ -91,9 +91,18 @@ def test_sm_reads_are_the_counted_ones() -> None:
     assert sum(abs(error) <= 0.001 for error in errors) >= 0.9 * len(errors)
 
 
-@pytest.mark.parametrize(("tiles", "key_blocks", "splits"), [
-    (2, 1000, 64), (8, 64, 32), (32, 64, 8), (64, 64, 4), (78, 61, 1), (17, 3, 1), (1, 5, 4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tiles", "key_blocks", "splits"),
+    [
+        (2, 1000, 64),
+        (8, 64, 32),
+        (32, 64, 8),
+        (64, 64, 4),
+        (78, 61, 1),
+        (17, 3, 1),
+        (1, 5, 4),
+    ],
+)
 def test_splits_of_132_sms(tiles: int, key_blocks: int, splits: int) -> None:
     assert cudnn_splits(tiles, key_blocks, 264) == splits
 
@@ -101,5 +110,5 @@ def test_splits_of_132_sms(tiles: int, key_blocks: int, splits: int) -> None:
 def test_rows_of_q_beyond_the_group() -> None:
     """64 rows from each group's first head on, as far as there are heads: of 128 heads in groups of 8, groups 0 to 7
     fetch 64 rows, 8 to 15 fetch 64, 56, ... 8: 50 a group in the mean, 42 of them others'."""
-    asked = AttentionProblem(heads=128, kv_heads=16, seq_q=1, seq_k=1, head_dim=128, dtype="bf16")
-    assert neighbours_of_q(asked, 64)[0].per_tile == 42 * 256
+    problem = AttentionProblem(heads=128, kv_heads=16, seq_q=1, seq_k=1, head_dim=128, dtype="bf16")
+    assert neighbours_of_q(problem, 64)[0].per_tile == 42 * 256

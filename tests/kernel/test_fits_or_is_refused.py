@@ -38,23 +38,27 @@ def test_flash_attention_1_has_no_backward_of_128_columns_where_a_cta_may_have_6
             "--seq-len",
             "256",
         ]
-        told = refused(capsys, line)
-        assert f"needs {taken:,} bytes of shared memory" in told
-        assert "--kernel fa1 at head_dim 128: its tile 16x128" in told  # nobody typed a tile
+        message = refused(capsys, line)
+        assert f"needs {taken:,} bytes of shared memory" in message
+        assert "--kernel fa1 at head_dim 128: its tile 16x128" in message  # nobody typed a tile
     problem = AttentionProblem(heads=4, seq_q=512, head_dim=128, passes="bwd")
     assert predict(problem, "fa1", "a100").kernel.backward.shared_memory_bytes == taken
     predict(AttentionProblem(heads=4, seq_q=512, head_dim=64, passes="bwd"), "fa1", "t4")
 
 
-@pytest.mark.parametrize(("typed", "told"), [
-    ("--tile 512x512", "--tile 512x512"), ("--stages 8", "--stages 8: flash at head_dim 256, tile 64x64"),
-    ("--warps 32", "--warps 32: flash, tile 64x64"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("--tile 512x512", "--tile 512x512"),
+        ("--stages 8", "--stages 8: flash at head_dim 256, tile 64x64"),
+        ("--warps 32", "--warps 32: flash, tile 64x64"),
+    ],
+)
 def test_a_refusal_of_a_tile_names_what_was_typed(
-    typed: str, told: str, capsys: pytest.CaptureFixture[str]
+    typed: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     line = f"predict --gpu h100 --kernel flash --head-dim 256 {typed}"
-    assert told in refused(capsys, line.split())
+    assert message in refused(capsys, line.split())
     with pytest.raises(InputError) as error:
         predict(AttentionProblem(heads=4, seq_q=512, head_dim=128, passes="bwd"), "fa1", "t4")
     assert "tile" not in error.value.marked.split(":")[0]
@@ -63,7 +67,7 @@ def test_a_refusal_of_a_tile_names_what_was_typed(
 @pytest.mark.parametrize("gpu", quick_every(GPUS, 3))
 def test_what_a_kernel_is_said_to_take_fits_or_is_refused(gpu: str) -> None:
     allowed = load_profile(gpu).need_int("shared_memory_per_block_optin_bytes")
-    asked = 0
+    checked = 0
     for name in entry_names():
         for head_dim in (64, 128, 256):
             for passes in ("fwd", "bwd"):
@@ -81,8 +85,8 @@ def test_what_a_kernel_is_said_to_take_fits_or_is_refused(gpu: str) -> None:
                 if unknown and name not in PICKED_TO_FIT:  # by FlashAttention-2's layout then
                     tile = call.kernel.tile_backward
                     assert backward_shared_bytes(problem, tile) <= allowed, (name, head_dim)
-                asked += 1
-    assert asked > 20
+                checked += 1
+    assert checked > 20
 
 
 @pytest.mark.parametrize("gpu", quick_every(GPUS, 3))
@@ -99,7 +103,8 @@ def test_the_backward_of_any_tile_has_one_that_fits(gpu: str, head_dim: int) -> 
 def fa2_backward_bytes(tile: Tile, head_dim: int, q_buffers: int, v_in_registers: bool) -> int:
     """kSmemSize1colblock of flash-attention's kernel_traits.h, of two bytes an element."""
     q_and_do = (q_buffers + 1) * tile.block_q * head_dim
-    k_and_v, scores = 2 * tile.block_k * head_dim, 2 * tile.block_q * tile.block_k
+    k_and_v = 2 * tile.block_k * head_dim
+    scores = 2 * tile.block_q * tile.block_k
     beside = max(k_and_v, k_and_v // 2 + scores) if v_in_registers else k_and_v + scores
     return 2 * (q_and_do + beside)
 
@@ -169,7 +174,8 @@ def test_a_backward_in_triton_has_its_source_s_tile_and_fits_or_is_refused(
     kernel: str, gpu: str, head_dim: int, rows: int, ahead: int, tile: tuple[int, int]
 ) -> None:
     problem = AttentionProblem(heads=2, seq_q=512, head_dim=head_dim, passes="bwd")
-    resolved, profile = resolve(kernel, problem, load_profile(gpu)), load_profile(gpu)
+    resolved = resolve(kernel, problem, load_profile(gpu))
+    profile = load_profile(gpu)
     assert (resolved.tile_backward.block_q, resolved.tile_backward.block_k) == tile
     taken = 2 * (ahead * rows * 2 * head_dim + tile[0] * tile[1])  # two operands, and P or dS
     assert resolved.backward.shared_memory_bytes == taken

@@ -38,32 +38,32 @@ def test_estimate_stops_at_the_hardware_limit() -> None:
 
 def test_two_ctas_of_255_registers_fill_an_sm() -> None:
     # 255 rounds up to 256 a thread, 128 threads: 32,768 of 65,536 registers; grid 32 heads x 32 blocks on 2 x 132 slots
-    found = residency(main(Tile(128, 64, 4), registers=255), load_profile("h200"))
-    assert (found.ctas_per_sm, found.slots, found.registers_estimated) == (2, 264, False)
-    assert found.waves == 1024 / 264
+    resident = residency(main(Tile(128, 64, 4), registers=255), load_profile("h200"))
+    assert (resident.ctas_per_sm, resident.slots, resident.registers_estimated) == (2, 264, False)
+    assert resident.waves == 1024 / 264
 
 
 def test_shared_memory_limits_where_registers_do_not() -> None:
     # Q 128 x 128 and two buffers of K and V of 128 x 128: 32,768 * (1 + 2 * 2) = 163,840 bytes; 228 KiB holds one
-    found = residency(main(Tile(128, 128, 8, 2), registers=128), load_profile("h200"))
-    assert found.ctas_per_sm == 1
-    assert found.occupancy.limited_by == ("shared_memory",)
+    resident = residency(main(Tile(128, 128, 8, 2), registers=128), load_profile("h200"))
+    assert resident.ctas_per_sm == 1
+    assert resident.occupancy.limited_by == ("shared_memory",)
 
 
 def test_persistent_launch_has_as_many_slots_as_ctas() -> None:
     schedule = Schedule(scheduler=Scheduler.PERSISTENT)
-    found = residency(
+    resident = residency(
         main(Tile(128, 64, 4), schedule=schedule, persistent_ctas=132), load_profile("h200")
     )
-    assert found.slots == 132
-    assert found.waves == 1024 / 132
+    assert resident.slots == 132
+    assert resident.waves == 1024 / 132
 
 
 def test_what_fits_nowhere_says_why() -> None:
     launch = main(Tile(128, 128, 8, 2))  # 163,840 bytes
-    found = residency(launch, load_profile("l4"))
-    assert found.occupancy.ctas_per_sm == 0
-    assert found.occupancy.reason == "needs 163,840 bytes of shared memory, sm_89 allows 101,376"
+    resident = residency(launch, load_profile("l4"))
+    assert resident.occupancy.ctas_per_sm == 0
+    assert resident.occupancy.reason == "needs 163,840 bytes of shared memory, sm_89 allows 101,376"
 
 
 @given(
@@ -80,5 +80,5 @@ def test_more_warps_need_no_more_registers_each(block_q: int, block_k: int, warp
 @pytest.mark.parametrize("gpu", ["t4", "l4", "a100", "h200", "b200"])
 def test_slots_are_whole_sms(gpu: str) -> None:
     profile = load_profile(gpu)
-    found = residency(main(Tile(64, 32, 4), 64), profile)
-    assert found.slots == found.ctas_per_sm * profile.sm_count
+    resident = residency(main(Tile(64, 32, 4), 64), profile)
+    assert resident.slots == resident.ctas_per_sm * profile.sm_count

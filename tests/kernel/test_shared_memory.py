@@ -37,23 +37,29 @@ def moved(chain: Chain, launch: Launch) -> dict[tuple[str, str], int]:
 
 def wavefronts(launch: Launch, chain: Chain) -> int | None:
     """Of one launch of a chain; None where not known."""
-    told = wavefront_bytes(replace(chain, launches=(launch,)))
-    return None if told is None else told // 128
+    total_bytes = wavefront_bytes(replace(chain, launches=(launch,)))
+    return None if total_bytes is None else total_bytes // 128
 
 
 def test_forward_by_hand() -> None:
     """One head of 512 queries and keys, head_dim 64: 4 CTAs of 128 queries, 4 warps, walk 4 blocks of 128 keys each."""
     chain, launches = planned("flash-cu", heads=1, seq_q=512, head_dim=64, dtype="bf16")
-    steps, tile, once = 4 * 4, 128 * 64 * 2, 4  # a block of 128 rows has 16 KiB
+    # a block of 128 rows has 16 KiB
+    steps = 4 * 4
+    tile = 128 * 64 * 2
+    once = 4
     assert moved(chain, launches["main"]) == {
         ("Q", "write"): once * tile,  # cp.async, once a tile
         ("Q", "read"): steps * tile,  # each warp its 32 rows, in every step
-        ("K", "write"): steps * tile, ("V", "write"): steps * tile,
-        ("K", "read"): steps * 4 * tile, ("V", "read"): steps * 4 * tile,  # each of 4 warps fetches all of it
-        ("O", "write"): once * tile, ("O", "read"): once * tile,
+        ("K", "write"): steps * tile,
+        ("V", "write"): steps * tile,
+        ("K", "read"): steps * 4 * tile,
+        ("V", "read"): steps * 4 * tile,  # each of 4 warps fetches all of it
+        ("O", "write"): once * tile,
+        ("O", "read"): once * tile,
         # 18 words and idle loads, 2 row tiles x 4 shuffles a step; 24 + 8 + 1 a tile
         ("instructions", "read"): 4 * 128 * (steps * (18 + 8) + once * (24 + 8 + 1)),
-    }  # fmt: skip
+    }
     lsu = steps * (tile + 8 * tile) + 2 * once * tile + 4 * 128 * (steps * 26 + once * 33)
     assert wavefronts(launches["main"], chain) == lsu // 128
 
@@ -86,8 +92,8 @@ def test_wavefronts_without_operands_by_hand() -> None:
     """Two blocks of 128 queries and of 128 keys, head_dim 64; a wavefront is 128 bytes."""
     sizes = {"heads": 1, "seq_q": 256, "head_dim": 64, "dtype": "bf16"}
     chain, launches = planned("flash-cu", **sizes, passes="bwd")
-    told = {name: moved(chain, launch)[FRAGMENT_FREE] for name, launch in launches.items()}
-    assert told == {
+    by_launch = {name: moved(chain, launch)[FRAGMENT_FREE] for name, launch in launches.items()}
+    assert by_launch == {
         "bwd.fill": 0,
         "bwd.dot": 128 * 256 * (1 + 5),  # a word and five shuffles a row
         "bwd.main": 128 * 8 * (4 * 12 + 2 * (19 + 1)),  # 8 warps: four pairs of blocks, two of keys
@@ -174,13 +180,16 @@ def test_wgmma_by_hand() -> None:
     assert tile == (rows, keys)
     steps, row = 1024 // rows * 8, 128 * 2
     assert moved(chain, launches["main"]) == {
-        ("Q", "read"): steps * rows * row, ("Q", "write"): 1024 * row,
-        ("K", "read"): steps * rows // 64 * keys * row, ("V", "read"): steps * rows // 64 * keys * row,
+        ("Q", "read"): steps * rows * row,
+        ("Q", "write"): 1024 * row,
+        ("K", "read"): steps * rows // 64 * keys * row,
+        ("V", "read"): steps * rows // 64 * keys * row,
         ("K", "write"): steps * launches["main"].tile_ctas * keys * row,
         ("V", "write"): steps * launches["main"].tile_ctas * keys * row,
-        ("O", "write"): 1024 * row, ("O", "read"): 1024 * row,
+        ("O", "write"): 1024 * row,
+        ("O", "read"): 1024 * row,
         ("instructions", "read"): (steps + 1024 // rows) * rows // 16 * 4 * 128,
-    }  # fmt: skip
+    }
     fetched = steps * rows * row + 2 * steps * rows // 64 * keys * row
     shuffled = (steps + 1024 // rows) * rows // 16 * 4
     assert wavefronts(launches["main"], chain) == (fetched + 1024 * row) // 128 + shuffled
@@ -188,16 +197,23 @@ def test_wgmma_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("head_dim", "mask", "dtype", "p_in_shared"),
-    [(64, "none", "bf16", True), (64, "causal", "bf16", False), (96, "causal", "bf16", True),
-     (128, "none", "bf16", False), (64, "none", "fp8", False)],
-)  # fmt: skip
+    [
+        (64, "none", "bf16", True),
+        (64, "causal", "bf16", False),
+        (96, "causal", "bf16", True),
+        (128, "none", "bf16", False),
+        (64, "none", "fp8", False),
+    ],
+)
 def test_flash_attention_3_by_hand(head_dim: int, mask: str, dtype: str, p_in_shared: bool) -> None:
     """P goes through shared memory as hopper/tile_size.h says (MmaPV_is_RS); V in fp8 is fetched and stored transposed
     beside its copy and its product's fetches."""
     chain, launches = planned("fa3", heads=2, seq_q=1152, head_dim=head_dim, mask=mask, dtype=dtype)
-    main, table = launches["main"], moved(chain, launches["main"])
+    main = launches["main"]
+    table = moved(chain, launches["main"])
     steps, width = main.visited_pairs, 1 if dtype == "fp8" else 2
-    scores, values = main.domain.block_q * main.domain.block_k, main.domain.block_k * head_dim
+    scores = main.domain.block_q * main.domain.block_k
+    values = main.domain.block_k * head_dim
     assert (
         table.get(("P", "read"))
         == table.get(("P", "write"))
@@ -215,10 +231,10 @@ def test_what_is_not_known_is_said() -> None:
     known, unknown = (iosim.predict(problem, name, "h200") for name in ("flash-cu", "fa3"))
     assert known.smem is not None
     assert unknown.smem is None
-    said = (
+    message = (
         "shared-memory bytes are not known: how warps of combine divide operands is not described"
     )
-    assert said in unknown.to_dict()["notes"]
+    assert message in unknown.to_dict()["notes"]
     assert not any("shared-memory" in note for note in known.to_dict()["notes"])
 
 
@@ -255,13 +271,18 @@ def test_memory_efficient_by_hand() -> None:
     in_step = 4 * (2 + 3) + 4 * (4 * (8 + 1 + 2 + 1) + 1 + 2 + 4 + 5 + 2 + 4) + 4 * (2 + 3)
     in_tile = 4 * (16 - 1 - 4) + 64 // 8 + 4 * 8
     assert moved(chain, launches["main"]) == {
-        ("Q", "write"): steps * block, ("Q", "read"): steps * 2 * block,  # each warp 32 rows: two warps fetch the same
-        ("K", "write"): steps * block, ("K", "read"): steps * 2 * block,
-        ("V", "write"): steps * block, ("V", "read"): steps * 2 * block,
-        ("P", "write"): steps * block, ("P", "read"): steps * 2 * block,
-        ("O", "write"): tiles * 2 * block, ("O", "read"): tiles * 2 * block,  # in fp32
+        ("Q", "write"): steps * block,
+        ("Q", "read"): steps * 2 * block,  # each warp 32 rows: two warps fetch the same
+        ("K", "write"): steps * block,
+        ("K", "read"): steps * 2 * block,
+        ("V", "write"): steps * block,
+        ("V", "read"): steps * 2 * block,
+        ("P", "write"): steps * block,
+        ("P", "read"): steps * 2 * block,
+        ("O", "write"): tiles * 2 * block,
+        ("O", "read"): tiles * 2 * block,  # in fp32
         ("instructions", "read"): 128 * (steps * in_step + tiles * in_tile),
-    }  # fmt: skip
+    }
 
 
 def instructions(kernel: str, **sizes: Any) -> float:
@@ -291,7 +312,9 @@ def test_a_product_whose_stages_do_not_fit_copies_in_its_loop(dtype: str, head_d
         moved(chain, launches["main"]),
         2 if dtype == "bf16" else 4,
     )
-    steps, warps, turns = main.visited_pairs, main.resources.threads // 32, head_dim // 32
+    steps = main.visited_pairs
+    warps = main.resources.threads // 32
+    turns = head_dim // 32
     assert (
         table["Q", "read"] == table["K", "read"] == steps * warps * 32 * 32 * width * (turns + 0.25)
     )
@@ -324,15 +347,23 @@ def test_flash_attention_2_backward_by_hand() -> None:
     chain, launches = planned("fa2", **SIZES | {"head_dim": 128, "passes": "bwd"})
     queries, keys, scores, steps = 64 * 128 * 2, 128 * 128 * 2, 64 * 128 * 2, 2
     table = moved(chain, launches["bwd.main"])
-    assert {what: n for what, n in table.items() if not what[0].startswith("dO")} == {
-        ("Q", "write"): steps * queries, ("Q", "read"): steps * (4 + 4) * queries,
-        ("K", "write"): keys, ("K", "read"): steps * (2 + 2) * keys,
-        ("V", "write"): keys, ("V", "read"): steps * 2 * keys,
-        ("P", "write"): steps * scores, ("P", "read"): steps * 2 * scores,
-        ("dS", "write"): steps * scores, ("dS", "read"): steps * (2 + 4) * scores,
-        ("dK", "write"): keys, ("dK", "read"): keys, ("dV", "write"): keys, ("dV", "read"): keys,
+    assert {tensor: n for tensor, n in table.items() if not tensor[0].startswith("dO")} == {
+        ("Q", "write"): steps * queries,
+        ("Q", "read"): steps * (4 + 4) * queries,
+        ("K", "write"): keys,
+        ("K", "read"): steps * (2 + 2) * keys,
+        ("V", "write"): keys,
+        ("V", "read"): steps * 2 * keys,
+        ("P", "write"): steps * scores,
+        ("P", "read"): steps * 2 * scores,
+        ("dS", "write"): steps * scores,
+        ("dS", "read"): steps * (2 + 4) * scores,
+        ("dK", "write"): keys,
+        ("dK", "read"): keys,
+        ("dV", "write"): keys,
+        ("dV", "read"): keys,
         ("instructions", "read"): 8 * 128 * (steps * 2 * 3 + 3),
-    }  # fmt: skip
+    }
 
 
 def test_a_build_of_96_columns_holds_v_unless_it_drops() -> None:
@@ -351,9 +382,11 @@ OWN = {
     "naive softmax": (11, 0.03, 0.02, 0.8),
 }  # fmt: skip
 DRAWN = {
-    "pytorch_flash main": (51, 0.017, 0.02, 0.45), "pytorch_mem_efficient main": (31, 0.035, 0.05, 0.2),
-    "pytorch_flash_backward bwd.main": (20, 0.03, 0.05, 0.4), "cudnn main": (33, 0.03, 0.05, 0.3),
-}  # fmt: skip
+    "pytorch_flash main": (51, 0.017, 0.02, 0.45),
+    "pytorch_mem_efficient main": (31, 0.035, 0.05, 0.2),
+    "pytorch_flash_backward bwd.main": (20, 0.03, 0.05, 0.4),
+    "cudnn main": (33, 0.03, 0.05, 0.3),
+}
 BUILDS = {"pytorch_flash_backward bwd.main": (121, 0.02, 0.05, 0.03)}
 
 
@@ -372,19 +405,19 @@ def test_wavefronts_agree_with_the_counter(
     table: str, expected: dict[str, tuple[int, float, float, float]]
 ) -> None:
     errors: dict[str, list[float]] = defaultdict(list)
-    for what, error in load_script("benchmarks/shared_memory.py").launches(table):
+    for tensor, error in load_script("benchmarks/shared_memory.py").launches(table):
         if error is not None:
-            errors[what].append(abs(error))
-    for what, (rows, middle, limit, beyond) in expected.items():
-        assert len(errors[what]) == rows, what
-        assert median(errors[what]) <= middle, what
-        assert sum(e > limit for e in errors[what]) <= beyond * rows, what
+            errors[tensor].append(abs(error))
+    for tensor, (rows, middle, limit, beyond) in expected.items():
+        assert len(errors[tensor]) == rows, tensor
+        assert median(errors[tensor]) <= middle, tensor
+        assert sum(e > limit for e in errors[tensor]) <= beyond * rows, tensor
 
 
 @pytest.mark.slow
 def test_the_page_shows_these_errors() -> None:
     script = load_script("benchmarks/shared_memory.py")
-    found, _ = script.errors()
-    assert f"{script.BEGIN}\n{script.table(found)}\n{script.END}" in script.PAGE.read_text(
+    errors, _ = script.errors()
+    assert f"{script.BEGIN}\n{script.table(errors)}\n{script.END}" in script.PAGE.read_text(
         encoding="utf-8"
     )

@@ -11,8 +11,15 @@ from iosim.prediction.call import Call
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 
-KERNELS = (("vllm-fa3", "h100", 16), ("vllm-triton", "l4", 16), ("fa2", "a100", 256), ("fa3", "h100", 16),
-           ("flashinfer", "rtx-5060-ti", 16), ("flash", "a100", 16), ("xqa", "b200", 64))  # fmt: skip
+KERNELS = (
+    ("vllm-fa3", "h100", 16),
+    ("vllm-triton", "l4", 16),
+    ("fa2", "a100", 256),
+    ("fa3", "h100", 16),
+    ("flashinfer", "rtx-5060-ti", 16),
+    ("flash", "a100", 16),
+    ("xqa", "b200", 64),
+)
 COUNTED = {(8, 1024): 87.0, (12, 1024): 91.3, (4, 4096): 74.8, (32, 8192): 96.7}
 """(sequences, keys): percent of the L2's sectors that hit, one token each over the same pages; FlashInfer's decode on
 an RTX 5060 Ti, cold (StevenWang-CY/sglang-attention-reproducibility @52e58e9)."""
@@ -62,8 +69,16 @@ def test_hits_are_those_that_were_counted(sequences: int, keys: int) -> None:
 
 def test_packed_sequences_share_too() -> None:
     lengths = (3072, 4096, 3584, 4096)
-    packed = AttentionProblem(heads=16, kv_heads=8, head_dim=128, dtype="bf16", page_size=16, shared_prefix=2048,
-                              seq_lens=(1,) * 4, seq_lens_k=lengths)  # fmt: skip
+    packed = AttentionProblem(
+        heads=16,
+        kv_heads=8,
+        head_dim=128,
+        dtype="bf16",
+        page_size=16,
+        shared_prefix=2048,
+        seq_lens=(1,) * 4,
+        seq_lens_k=lengths,
+    )
     p = predict(packed, "vllm-fa3", "h100")
     assert p.hbm.read == pytest.approx(2 * 8 * 256 * (sum(lengths) - 3 * 2048), rel=0.08)
 

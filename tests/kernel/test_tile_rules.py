@@ -64,19 +64,19 @@ def test_tiles_and_predictions_agree(passes: str) -> None:
         if rows_misfit(tile, unit, backward=passes == "bwd") or stages_misfit(tile, profile):
             continue
         tried = try_tile(tile, problem, profile, unit)
-        found = said("flash", tile, problem, gpu)
-        assert isinstance(tried, str) == (found is not None), (gpu, tile, tried, found)
+        refusal = said("flash", tile, problem, gpu)
+        assert isinstance(tried, str) == (refusal is not None), (gpu, tile, tried, refusal)
         if isinstance(tried, str):
-            assert any(reason in (found or "") for reason in tried.split("; "))
+            assert any(reason in (refusal or "") for reason in tried.split("; "))
             rejected += 1
     assert rejected > 10
 
 
 def test_the_backward_of_a_tile_by_hand_needs_its_shared_memory() -> None:
     """256 x (128 + 128) + 256 x (128 + 128) + 2 x 256 x 256 elements of 2 bytes."""
-    found = said("flash", Tile(256, 256, 8, 1), PROBLEM.with_(passes="bwd"), "a100")
-    assert found is not None
-    assert "needs 524,288 bytes of shared memory" in found
+    refusal = said("flash", Tile(256, 256, 8, 1), PROBLEM.with_(passes="bwd"), "a100")
+    assert refusal is not None
+    assert "needs 524,288 bytes of shared memory" in refusal
 
 
 def test_a_recorded_build_that_spills_counts_its_spills() -> None:
@@ -144,22 +144,30 @@ def test_a_kernel_of_ones_own_has_it() -> None:
     assert any(SPILLS in note for note in p.notes)
 
 
-@pytest.mark.parametrize(("kernel", "gpu", "changes", "tile"), [
-    # hopper/tile_size.h, tile_size_fwd_sm8x: Q in registers, V in its place
-    ("fa3-sm80", "rtx-4090", {"head_dim": 256}, Tile(128, 64, 8)),
-    ("fa3-sm80", "rtx-4090", {"head_dim": 256, "mask": "window", "window": 99}, Tile(128, 48, 8)),
-    ("fa3-sm80", "a100", {"head_dim": 256}, Tile(128, 96, 8)),
-    ("fa3-sm80", "a100", {"head_dim": 256, "mask": "window", "window": 99}, Tile(128, 64, 8)),
-    ("fa3-sm80", "a100", {"head_dim": 192}, Tile(128, 96, 8, 2)),
-    ("fa3-sm80", "a100", {"head_dim": 192, "page_size": 16}, Tile(128, 64, 8)),
-    ("flex", "rtx-4090", {}, Tile(128, 64, 8, 3)),
-    ("flex", "a100", {}, Tile(128, 64, 8, 3)),
-    ("flex", "rtx-5090", {}, Tile(128, 64, 8, 2)),
-    ("flex", "rtx-5090", {"head_dim": 256}, Tile(32, 64, 4, 2)),
-    ("gdn", "rtx-4090", {"head_dim": 128, "mask": "causal"}, Tile(32, 64, 4, 2)),
-    ("gdn", "rtx-4090", {"head_dim": 256, "mask": "causal"}, Tile(32, 64, 4, 1)),
-    ("gdn", "a100", {"head_dim": 256, "mask": "causal"}, Tile(32, 64, 4, 2)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kernel", "gpu", "changes", "tile"),
+    [
+        # hopper/tile_size.h, tile_size_fwd_sm8x: Q in registers, V in its place
+        ("fa3-sm80", "rtx-4090", {"head_dim": 256}, Tile(128, 64, 8)),
+        (
+            "fa3-sm80",
+            "rtx-4090",
+            {"head_dim": 256, "mask": "window", "window": 99},
+            Tile(128, 48, 8),
+        ),
+        ("fa3-sm80", "a100", {"head_dim": 256}, Tile(128, 96, 8)),
+        ("fa3-sm80", "a100", {"head_dim": 256, "mask": "window", "window": 99}, Tile(128, 64, 8)),
+        ("fa3-sm80", "a100", {"head_dim": 192}, Tile(128, 96, 8, 2)),
+        ("fa3-sm80", "a100", {"head_dim": 192, "page_size": 16}, Tile(128, 64, 8)),
+        ("flex", "rtx-4090", {}, Tile(128, 64, 8, 3)),
+        ("flex", "a100", {}, Tile(128, 64, 8, 3)),
+        ("flex", "rtx-5090", {}, Tile(128, 64, 8, 2)),
+        ("flex", "rtx-5090", {"head_dim": 256}, Tile(32, 64, 4, 2)),
+        ("gdn", "rtx-4090", {"head_dim": 128, "mask": "causal"}, Tile(32, 64, 4, 2)),
+        ("gdn", "rtx-4090", {"head_dim": 256, "mask": "causal"}, Tile(32, 64, 4, 1)),
+        ("gdn", "a100", {"head_dim": 256, "mask": "causal"}, Tile(32, 64, 4, 2)),
+    ],
+)
 def test_a_library_runs_where_it_launches(
     kernel: str, gpu: str, changes: dict[str, Any], tile: Tile
 ) -> None:

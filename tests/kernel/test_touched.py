@@ -37,10 +37,11 @@ def int32(*values: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
 def chain(overheads: tuple[Overhead, ...] = ()) -> Chain:
     """Each CTA loads all tiles of x, then stores its own of y: 10 objects in all."""
     moves = [[*range(TILES), (TILES + CTAS) + TILES + cta] for cta in range(CTAS)]
-    first, count = int32(*range(0, CTAS * (TILES + 1), TILES + 1)), int32(*[TILES + 1] * CTAS)
-    moved = (("x", "load", CTAS * TILES * 1024), ("y", "store", CTAS * 512))
+    first = int32(*range(0, CTAS * (TILES + 1), TILES + 1))
+    count = int32(*[TILES + 1] * CTAS)
+    moved_tensors = (("x", "load", CTAS * TILES * 1024), ("y", "store", CTAS * 512))
     sizes = {"x": int32(*[1024] * TILES), "y": int32(*[512] * CTAS)}
-    touched = Touched(sizes, first, count, int32(*chain_of.from_iterable(moves)), moved)
+    touched = Touched(sizes, first, count, int32(*chain_of.from_iterable(moves)), moved_tensors)
     launch = Launch(
         "code", Domain(1, 1, CTAS, 1, 1, 1), Outer.QUERY, (), overheads=overheads, touched=touched
     )
@@ -50,21 +51,23 @@ def chain(overheads: tuple[Overhead, ...] = ()) -> Chain:
     return Chain(held, (launch,))
 
 
-def moves_of(found: Chain, cta: int) -> list[tuple[int, int]]:
+def moves_of(planned: Chain, cta: int) -> list[tuple[int, int]]:
     """(mode, object) of what a CTA's steps do."""
-    low = lower(found, spill_slots=4)
+    low = lower(planned, spill_slots=4)
     (launch,) = low.launches
     assert launch.indices is not None
     steps = launch.indices[launch.first[cta] : launch.first[cta] + launch.count[cta]]
     done = []
     for index in steps:
-        made = [
+        taken_steps = [
             t
             for t in launch.loop
             if t.skips is not None and t.block is not None and t.skips[index] != t.block[cta]
         ]
-        assert len(made) == 1  # each step is of one mode
-        done.append((made[0].mode, int(made[0].base[cta] + index % made[0].turn)))
+        assert len(taken_steps) == 1  # each step is of one mode
+        done.append(
+            (taken_steps[0].mode, int(taken_steps[0].base[cta] + index % taken_steps[0].turn))
+        )
     return done
 
 
@@ -76,8 +79,8 @@ def test_a_cta_makes_its_moves_in_their_order() -> None:
 
 def test_what_it_moves_is_what_its_code_was_counted_to() -> None:
     spilled = (Overhead(SPILL, Mode.STORE, per_tile=100),)
-    moved = {(row.tensor, row.direction): row.bytes for row in closed_form(chain(spilled))}
-    assert moved == {
+    by_tensor = {(row.tensor, row.direction): row.bytes for row in closed_form(chain(spilled))}
+    assert by_tensor == {
         ("x", "read"): 6 * 4 * 1024,
         ("y", "write"): 6 * 512,
         (SPILL, "write"): 6 * 100,

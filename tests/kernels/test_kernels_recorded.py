@@ -25,7 +25,9 @@ def forward_reads(row: dict[str, str]) -> int:
     block_q, block_k, seq_q, seq_k = (
         size(row, x) for x in ("block_q", "block_k", "seq_q", "seq_k")
     )
-    offset, splits, elements = seq_k - seq_q, size(row, "splits"), 0
+    offset = seq_k - seq_q
+    splits = size(row, "splits")
+    elements = 0
     for row0 in range(0, seq_q, block_q):
         row1 = min(row0 + block_q, seq_q) - 1
         first, last = 0, math.ceil(seq_k / block_k)
@@ -33,10 +35,10 @@ def forward_reads(row: dict[str, str]) -> int:
             last = min(last, max(row1 + offset + block_k, 0) // block_k)
         if row["window"]:
             first = max(row0 + offset - size(row, "window"), 0) // block_k
-        each = math.ceil(max(last - first, 0) / splits)
+        per_split = math.ceil(max(last - first, 0) / splits)
         for split in range(splits):
-            start = min(first + split * each, max(first, last))
-            end = min(start + each, max(first, last))
+            start = min(first + split * per_split, max(first, last))
+            end = min(start + per_split, max(first, last))
             elements += (row1 - row0 + 1) + 2 * (
                 min(end * block_k, seq_k) - min(start * block_k, seq_k)
             )
@@ -113,8 +115,10 @@ def test_shared_memory_is_the_traits() -> None:
 
 def test_minimal_reads_and_writes() -> None:
     for row in rows_of("minimal_fwd"):
-        n, d = size(row, "seq_q"), size(row, "head_dim")
-        blocks, heads = n // 32, size(row, "batch") * size(row, "heads")
+        n = size(row, "seq_q")
+        d = size(row, "head_dim")
+        blocks = n // 32
+        heads = size(row, "batch") * size(row, "heads")
         reads = heads * 4 * (2 * n * d + blocks * (2 * n * d + 2 * n))
         packets = (
             heads * blocks * (32 * n * d + 4 * 2 * n)

@@ -167,8 +167,10 @@ def predicted(call: str) -> Prediction:
     } | CALLS[call]
     if keywords["kernel"] == "naive":
         del keywords["tile"]
-    return iosim.predict(**{"passes" if name == "pass" else name: value for name, value in keywords.items()},
-                         method="bounds")  # fmt: skip
+    return iosim.predict(
+        **{"passes" if name == "pass" else name: value for name, value in keywords.items()},
+        method="bounds",
+    )
 
 
 @pytest.mark.parametrize(("call", "launch", "tensor", "direction", "worked_out"), LOADED)

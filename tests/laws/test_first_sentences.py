@@ -36,7 +36,7 @@ LINES = {
     "decode": "--context {n} --batch {b}",
     "ring": "--seq-len {n}",
     "train-memory": "--seq-len {n} --batch {b}",
-}  # fmt: skip
+}
 
 
 def value(text: str) -> float:
@@ -68,7 +68,9 @@ def wrong(command: str, said: str) -> Iterator[str]:
     for times in re.findall(r"([\d.,]+)x the compulsory", said):
         if float(times.replace(",", "")) < 1:
             yield f"{times}x what cannot be less"
-    found = re.search(rf"reads ([\d.,]+)x fewer bytes from HBM than \S+ \({BYTES} against {BYTES}\)", said)  # fmt: skip
+    found = re.search(
+        rf"reads ([\d.,]+)x fewer bytes from HBM than \S+ \({BYTES} against {BYTES}\)", said
+    )
     if found and not near(float(found[1].replace(",", "")), value(found[3]) / value(found[2])):
         yield found[0]
     found = re.search(rf"takes {TIME} per step of (\w+) tokens?: ([\d.,]+) tokens per second", said)

@@ -115,24 +115,20 @@ def test_replayed_bytes_hold_still() -> None:
 
 @pytest.mark.parametrize(("gpu", "heads", "tokens"), [("h100-sxm", 16, 4096), ("t4", 8, 1900)])
 def test_no_tile_changes_its_place(gpu: str, heads: int, tokens: int) -> None:
-    problem, profile = (
-        AttentionProblem(heads=heads, seq_q=tokens, head_dim=128, mask="causal"),
-        load_profile(gpu),
-    )
+    problem = AttentionProblem(heads=heads, seq_q=tokens, head_dim=128, mask="causal")
+    profile = load_profile(gpu)
     before, after = (
-        pick_tiles(problem, one) for one in (profile, shaken(profile, 1e-9, random.Random(8)))
+        pick_tiles(problem, gpu) for gpu in (profile, shaken(profile, 1e-9, random.Random(8)))
     )
     assert [c.tile for c in after.candidates] == [c.tile for c in before.candidates]
 
 
 @pytest.mark.slow
 def test_no_order_changes_its_place() -> None:
-    problem, profile = (
-        AttentionProblem(heads=4, seq_q=2048, head_dim=128, mask="causal"),
-        load_profile("a100"),
-    )
+    problem = AttentionProblem(heads=4, seq_q=2048, head_dim=128, mask="causal")
+    profile = load_profile("a100")
     before, after = (
-        orders(problem, gpu=one) for one in (profile, shaken(profile, 1e-9, random.Random(9)))
+        orders(problem, gpu=gpu) for gpu in (profile, shaken(profile, 1e-9, random.Random(9)))
     )
     assert [e.choice for e in after.orders] == [e.choice for e in before.orders]
 

@@ -32,8 +32,10 @@ def test_rows_without_numbers_are_calls_as_they_stand(tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text("\n".join([",".join(columns), *lines]) + "\n", encoding="utf-8")
     assert [(row.call, row.launch, row.chain) for row in read(file)] == [
-        (1, 1, False), (2, 1, False), (3, 1, False),
-    ]  # fmt: skip
+        (1, 1, False),
+        (2, 1, False),
+        (3, 1, False),
+    ]
     assert "call" not in CHAIN
 
 
@@ -59,16 +61,18 @@ def test_key_value_heads_follow_heads(
     assert part.followed("head_dim_v").tolist() == [64, 128]
 
 
-@pytest.mark.parametrize(("width", "layers", "shown"), [(512, 2, False), (2048, 20, True)])
-def test_a_plot_of_memory_reaches_what_it_shows(width: int, layers: int, shown: bool) -> None:
+@pytest.mark.parametrize(("width", "layers", "memory_shown"), [(512, 2, False), (2048, 20, True)])
+def test_a_plot_of_memory_reaches_what_it_shows(
+    width: int, layers: int, memory_shown: bool
+) -> None:
     """The GPU's memory is drawn where the peak comes near it; the axis then holds both."""
     model = Decoder(layers=layers, width=width, heads=8, vocabulary=1000)
     prediction = predict_training(model, Setup(seq_len=128), "l4")
     capacity, peak = prediction.capacity_bytes / 1e9, prediction.peak_bytes / 1e9
     panel, _ = memory_panel(prediction)
-    assert any(trace["name"] == "memory" for trace in panel.data) == shown
+    assert any(trace["name"] == "memory" for trace in panel.data) == memory_shown
     top = panel.layout["yaxis"]["range"][1]
-    assert top == pytest.approx(1.1 * (max(peak, capacity) if shown else peak))
+    assert top == pytest.approx(1.1 * (max(peak, capacity) if memory_shown else peak))
 
 
 @pytest.mark.parametrize("bins", [1, 100_000])
@@ -121,9 +125,17 @@ def test_sequences_of_several_lengths_are_packed(
 
     monkeypatch.setattr(torch, "randn", randn)
     case: Any = SimpleNamespace(
-        passes="fwd", heads=8, kv_heads=2, seq_q=300, seq_k=300, head_dim=64, head_dim_v=64,
-        dtype="fp16", batch=1, seq_lens=(100, 200) if packed else (),
-    )  # fmt: skip
+        passes="fwd",
+        heads=8,
+        kv_heads=2,
+        seq_q=300,
+        seq_k=300,
+        head_dim=64,
+        head_dim_v=64,
+        dtype="fp16",
+        batch=1,
+        seq_lens=(100, 200) if packed else (),
+    )
     if packed:
         assert torch_run.prepared(case, 1) == "packed"
         assert shapes == [(300, 8, 64), (300, 2, 64), (300, 2, 64)]

@@ -49,7 +49,7 @@ L2_SHARES = (0.85, 0.92, 1.09, 1.18)
 def another_kernel(before: Prediction, after: Prediction) -> bool:
     """Whether the library takes another kernel, but for what its notes say, or the matrix library another tile; or one
     side alone moves some tensor: a second key block is the first for which FlashAttention-1 keeps partial results."""
-    one, other = (replace(p.kernel, notes=()) for p in (before, after))
+    first, other = (replace(p.kernel, notes=()) for p in (before, after))
     moves, more = (
         {(r.launch, r.tensor, r.direction) for r in p.call.counted if r.bytes}
         for p in (before, after)
@@ -57,7 +57,7 @@ def another_kernel(before: Prediction, after: Prediction) -> bool:
     tiles, others = (
         [(x.domain.block_q, x.domain.block_k) for x in p.chain.launches] for p in (before, after)
     )
-    return one != other or moves != more or tiles != others
+    return first != other or moves != more or tiles != others
 
 
 def pairs_of(launch: Launch) -> int:
@@ -65,11 +65,11 @@ def pairs_of(launch: Launch) -> int:
     return int(launch.domain.visited.count.sum())
 
 
-def tiles_grow(one: Launch, other: Launch) -> float:
+def tiles_grow(first: Launch, other: Launch) -> float:
     """How much more work tiles, or visits of them, there are."""
-    heads = other.domain.grid_heads / one.domain.grid_heads
-    visits = heads * pairs_of(other) / max(1, pairs_of(one))
-    return max(1.0, visits, other.work_tiles / max(1, one.work_tiles))
+    heads = other.domain.grid_heads / first.domain.grid_heads
+    visits = heads * pairs_of(other) / max(1, pairs_of(first))
+    return max(1.0, visits, other.work_tiles / max(1, first.work_tiles))
 
 
 def longest(launch: Launch) -> int:
@@ -77,22 +77,25 @@ def longest(launch: Launch) -> int:
     return max(1, int(steps_per_tile(launch.domain, launch.outer).max(initial=0.0)))
 
 
-def rounds_grow(one: Launch, other: Launch, slots: tuple[int, int], sms: int) -> float:
+def rounds_grow(first: Launch, other: Launch, slots: tuple[int, int], sms: int) -> float:
     """How much more rounds of CTAs there are, and steps of the longest of them."""
-    ctas = [launch.work_tiles * launch.work.product_ctas for launch in (one, other)]
-    waves, turns = (
-        [-(-n // at_once) for n, at_once in zip(ctas, slots, strict=True)],
-        [-(-n // sms) for n in ctas],
-    )
-    steps = longest(other) / longest(one)
+    ctas = [launch.work_tiles * launch.work.product_ctas for launch in (first, other)]
+    waves = [-(-n // at_once) for n, at_once in zip(ctas, slots, strict=True)]
+    turns = [-(-n // sms) for n in ctas]
+    steps = longest(other) / longest(first)
     return max(1.0, steps) * max(1.0, waves[1] / max(1, waves[0]), turns[1] / max(1, turns[0]))
 
 
 def moved(
     p: Prediction, level: str, direction: str | None = None, launch: str | None = None
 ) -> int:
-    return int(sum(r.bytes for r in p.traffic if r.level == level and direction in (None, r.direction)
-                   and launch in (None, r.launch)))  # fmt: skip
+    return int(
+        sum(
+            r.bytes
+            for r in p.traffic
+            if r.level == level and direction in (None, r.direction) and launch in (None, r.launch)
+        )
+    )
 
 
 def stays_dirty(p: Prediction) -> int:
@@ -108,17 +111,17 @@ def at_l2(p: Prediction, share: float, direction: str) -> int:
 
 def between_l2s(low: Prediction, high: Prediction, allowed: float, direction: str) -> bool:
     """Whether the one that moves less moves as much in a smaller L2, or the other as little in a larger one."""
-    least, most = (moved(p, "hbm", direction) for p in (low, high))
+    least, highest = (moved(p, "hbm", direction) for p in (low, high))
     small = max(at_l2(low, share, direction) for share in L2_SHARES if share < 1)
     large = min(at_l2(high, share, direction) for share in L2_SHARES if share > 1)
-    return most <= allowed * small or large <= allowed * least or large <= small
+    return highest <= allowed * small or large <= allowed * least or large <= small
 
 
 def jumps(before: Prediction, after: Prediction) -> list[str]:
     """What moves by more than its reasons allow; nothing where the library takes another kernel."""
     if another_kernel(before, after):
         return []
-    found = []
+    jumps_found = []
     launches = list(zip(before.chain.launches, after.chain.launches, strict=True))
     slots = list(
         zip(*([r.slots for r in p.call.residencies] for p in (before, after)), strict=True)
@@ -131,16 +134,17 @@ def jumps(before: Prediction, after: Prediction) -> list[str]:
             moved(low, "l2", launch=a.name) * n for (a, _), n in zip(pairs, of_tiles, strict=True)
         )
         if moved(high, "l2") > MOST * allowed_l2 + FLOOR_BYTES:
-            found.append(f"SM<->L2 {moved(low, 'l2')} -> {moved(high, 'l2')}")
+            jumps_found.append(f"SM<->L2 {moved(low, 'l2')} -> {moved(high, 'l2')}")
         more = allowed_l2 / max(1, moved(low, "l2"))
-        read, written = moved(high, "hbm", "read"), moved(high, "hbm", "write")
+        read = moved(high, "hbm", "read")
+        written = moved(high, "hbm", "write")
         if read > MOST * more * moved(low, "hbm", "read") + FLOOR_BYTES and not between_l2s(
             low, high, MOST * more, "read"
         ):
-            found.append(f"HBM read {moved(low, 'hbm', 'read')} -> {read}")
-        most = MOST * more * moved(low, "hbm", "write") + (MOST - 1) * stays_dirty(low)
-        if written > most + FLOOR_BYTES and not between_l2s(low, high, MOST * more, "write"):
-            found.append(
+            jumps_found.append(f"HBM read {moved(low, 'hbm', 'read')} -> {read}")
+        limit = MOST * more * moved(low, "hbm", "write") + (MOST - 1) * stays_dirty(low)
+        if written > limit + FLOOR_BYTES and not between_l2s(low, high, MOST * more, "write"):
+            jumps_found.append(
                 f"HBM written {moved(low, 'hbm', 'write')} -> {written}, {stays_dirty(high)} stay"
             )
         allowed = sum(
@@ -148,8 +152,8 @@ def jumps(before: Prediction, after: Prediction) -> list[str]:
             for time, (a, b), s, n in zip(low.time.launches, pairs, slots, of_tiles, strict=True)
         )
         if high.time_s > MOST * allowed:
-            found.append(f"time {low.time_s * 1e6:.1f} -> {high.time_s * 1e6:.1f} us")
-    return found
+            jumps_found.append(f"time {low.time_s * 1e6:.1f} -> {high.time_s * 1e6:.1f} us")
+    return jumps_found
 
 
 def hbm_seconds(p: Prediction) -> float:
@@ -174,9 +178,10 @@ def is_faster(before: Prediction, after: Prediction) -> bool:
 
 def shrinks(before: Prediction, after: Prediction) -> bool:
     """Whether more work has fewer compulsory bytes."""
-    one, other = before.hbm_bounds, after.hbm_bounds
+    first, other = before.hbm_bounds, after.hbm_bounds
     return (
-        other.compulsory_read < one.compulsory_read or other.compulsory_write < one.compulsory_write
+        other.compulsory_read < first.compulsory_read
+        or other.compulsory_write < first.compulsory_write
     )
 
 
@@ -196,13 +201,26 @@ GPUS = (
 )
 LATENT = {"latent_kv": True, "kv_heads": 1, "head_dim": 576, "head_dim_v": 512}
 TAKES: dict[str, dict[str, Any]] = {
-    "fa3-fp8": {"dtype": "fp8"}, "fa3-fp8-transposed": {"dtype": "fp8"}, "mla": LATENT,
-    "flashmla": {**LATENT, "page_size": 64}, "dsa": {**LATENT, "top_k": 2048, "index_heads": 64},
-    "dsv4": {"latent_kv": True, "kv_heads": 1, "head_dim": 512, "head_dim_v": 512, "mask": "window", "window": 127,
-             "compress_ratio": 4, "top_k": 512, "index_heads": 64},
-    "minimal": {"dtype": "fp32"}, "minimal-cu": {"dtype": "fp32"},
+    "fa3-fp8": {"dtype": "fp8"},
+    "fa3-fp8-transposed": {"dtype": "fp8"},
+    "mla": LATENT,
+    "flashmla": {**LATENT, "page_size": 64},
+    "dsa": {**LATENT, "top_k": 2048, "index_heads": 64},
+    "dsv4": {
+        "latent_kv": True,
+        "kv_heads": 1,
+        "head_dim": 512,
+        "head_dim_v": 512,
+        "mask": "window",
+        "window": 127,
+        "compress_ratio": 4,
+        "top_k": 512,
+        "index_heads": 64,
+    },
+    "minimal": {"dtype": "fp32"},
+    "minimal-cu": {"dtype": "fp32"},
     "naive-cu": {"dtype": "fp32"},
-}  # fmt: skip
+}
 PAGED = ("flashinfer", "vllm-triton", "vllm-fa2", "vllm-fa3", "sglang-fa3", "fa3-sm80")
 LENGTHS = st.one_of(
     st.integers(100, 5000),
@@ -214,43 +232,52 @@ LENGTHS = st.one_of(
 @st.composite
 def problems(draw: st.DrawFn, kernel: str) -> dict[str, Any]:
     heads = draw(st.sampled_from((1, 2, 4, 8, 16, 32)))
-    made: dict[str, Any] = {
-        "batch": draw(st.sampled_from((1, 1, 2, 4))), "heads": heads,
-        "kv_heads": draw(st.sampled_from((heads, max(1, heads // 4)))), "seq_q": draw(LENGTHS),
+    values: dict[str, Any] = {
+        "batch": draw(st.sampled_from((1, 1, 2, 4))),
+        "heads": heads,
+        "kv_heads": draw(st.sampled_from((heads, max(1, heads // 4)))),
+        "seq_q": draw(LENGTHS),
         "head_dim": draw(st.sampled_from((32, 64, 72, 80, 96, 128, 192, 256))),
-        "mask": draw(st.sampled_from(("none", "causal", "window"))), "dtype": draw(st.sampled_from(("fp16", "bf16"))),
+        "mask": draw(st.sampled_from(("none", "causal", "window"))),
+        "dtype": draw(st.sampled_from(("fp16", "bf16"))),
         "passes": draw(st.sampled_from(("fwd", "bwd", "fwd+bwd"))),
-    }  # fmt: skip
+    }
     if draw(st.integers(0, 3)) == 0:
-        made |= {"seq_q": 1, "seq_k": made["seq_q"] * draw(st.sampled_from((1, 2, 4))), "passes": "fwd",
-                 "batch": draw(st.sampled_from((1, 4, 16, 64))), "mask": "causal"}  # fmt: skip
-    if made["mask"] == "window":
-        made["window"] = draw(st.sampled_from((128, 512, 1000)))
+        values |= {
+            "seq_q": 1,
+            "seq_k": values["seq_q"] * draw(st.sampled_from((1, 2, 4))),
+            "passes": "fwd",
+            "batch": draw(st.sampled_from((1, 4, 16, 64))),
+            "mask": "causal",
+        }
+    if values["mask"] == "window":
+        values["window"] = draw(st.sampled_from((128, 512, 1000)))
     if kernel in PAGED:
-        made["page_size"] = draw(st.sampled_from((16, 64, 256)))
-    return made | TAKES.get(kernel, {})
+        values["page_size"] = draw(st.sampled_from((16, 64, 256)))
+    return values | TAKES.get(kernel, {})
 
 
 @st.composite
 def neighbours(draw: st.DrawFn, kernel: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Two problems, the second larger by less than 2 %: by 1, 32 or 128 tokens, a head or a sequence."""
     small = draw(problems(kernel))
-    what = draw(st.sampled_from(("tokens", "tokens", "tokens", "heads", "batch")))
-    if what == "tokens" or "latent_kv" in small:
+    dimension = draw(st.sampled_from(("tokens", "tokens", "tokens", "heads", "batch")))
+    if dimension == "tokens" or "latent_kv" in small:
         tokens = "seq_k" if "seq_k" in small else "seq_q"
         more = draw(
             st.sampled_from([n for n in (1, 32, 128) if n == 1 or n < 0.02 * small[tokens]])
         )
         return small, small | {tokens: small[tokens] + more}
     small["seq_q"] = min(small["seq_q"], draw(st.sampled_from((256, 512, 1000, 1024))))
-    if what == "batch":
+    if dimension == "batch":
         small |= {
             "batch": draw(st.integers(51, 80)),
             "heads": 4,
             "kv_heads": draw(st.sampled_from((1, 4))),
         }
         return small, small | {"batch": small["batch"] + 1}
-    group, kv_heads = draw(st.sampled_from((1, 2))), draw(st.integers(51, 80))
+    group = draw(st.sampled_from((1, 2)))
+    kv_heads = draw(st.integers(51, 80))
     small |= {"batch": 1, "kv_heads": kv_heads, "heads": group * kv_heads}
     return small, small | {"kv_heads": kv_heads + 1, "heads": group * (kv_heads + 1)}
 
@@ -266,16 +293,24 @@ def call(arguments: dict[str, Any], kernel: str, gpu: HardwareProfile) -> Predic
 
 def check_neighbours(kernel: str, data: st.DataObject) -> None:
     gpu = load_profile(data.draw(st.sampled_from(GPUS)))
-    before, after = (call(each, kernel, gpu) for each in data.draw(neighbours(kernel)))
+    before, after = (
+        call(arguments_here, kernel, gpu) for arguments_here in data.draw(neighbours(kernel))
+    )
     assert jumps(before, after) == []
     assert not is_faster(before, after), f"{before.time_s} -> {after.time_s}"
     assert not shrinks(before, after)
 
 
 MANY = settings(
-    deadline=None, derandomize=True, database=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
-)  # fmt: skip
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.filter_too_much,
+        HealthCheck.data_too_large,
+    ],
+)
 ELSEWHERE = ("aiter", "aiter-triton", "ck", "hipkittens", "fa4-sm120", "fa4-256", "nsa", "xqa-sm90")
 """Kernels of GPUs, of widths, of lengths (of whole blocks) or of caches (in fp8) that are not drawn here."""
 KERNELS = tuple(name for name in entry_names() if name not in ELSEWHERE)
@@ -296,19 +331,39 @@ def test_neighbours_of_every_kernel_move_alike(kernel: str, data: st.DataObject)
     check_neighbours(kernel, data)
 
 
-@pytest.mark.parametrize(("kernel", "gpu", "arguments", "more"), [
-    ("uniform-naive", "b200", {"heads": 70, "kv_heads": 70, "seq_q": 512, "head_dim": 128},
-     {"heads": 71, "kv_heads": 71}),
-    ("vllm-fa2", "a100", {"batch": 64, "heads": 8, "kv_heads": 2, "seq_q": 1, "seq_k": 2048, "head_dim": 128,
-                          "page_size": 256}, {"seq_k": 2049}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kernel", "gpu", "arguments", "more"),
+    [
+        (
+            "uniform-naive",
+            "b200",
+            {"heads": 70, "kv_heads": 70, "seq_q": 512, "head_dim": 128},
+            {"heads": 71, "kv_heads": 71},
+        ),
+        (
+            "vllm-fa2",
+            "a100",
+            {
+                "batch": 64,
+                "heads": 8,
+                "kv_heads": 2,
+                "seq_q": 1,
+                "seq_k": 2048,
+                "head_dim": 128,
+                "page_size": 256,
+            },
+            {"seq_k": 2049},
+        ),
+    ],
+)
 def test_what_jumped_once(
     kernel: str, gpu: str, arguments: dict[str, Any], more: dict[str, Any]
 ) -> None:
     """A product's CTAs, where its result is wider than a tile; and a last block of one key, which is no whole step's
     bytes: 258 -> 515 us, and 104 -> 99 us."""
     before, after = (
-        call(each, kernel, load_profile(gpu)) for each in (arguments, arguments | more)
+        call(arguments_here, kernel, load_profile(gpu))
+        for arguments_here in (arguments, arguments | more)
     )
     assert after.time_s == pytest.approx(before.time_s, rel=0.02)
 
@@ -317,8 +372,16 @@ def test_a_block_of_one_row_leaves_less_in_use() -> None:
     """`flash`, causal and backward, on a V100 reads a sixth less at 2,049 tokens than at 2,048, which an L2 10 % larger
     reads, too: each CTA spends a step on the last block, of which one row is moved. It was 18 % less when a page's lines
     lay in its sets in order, and is 16 % now that runs of them are permuted (lines.h): fewer sets overflow at 2,048."""
-    arguments = {"batch": 2, "heads": 8, "kv_heads": 2, "seq_q": 2048, "head_dim": 80, "mask": "causal",
-                 "passes": "bwd", "dtype": "fp16"}  # fmt: skip
+    arguments = {
+        "batch": 2,
+        "heads": 8,
+        "kv_heads": 2,
+        "seq_q": 2048,
+        "head_dim": 80,
+        "mask": "causal",
+        "passes": "bwd",
+        "dtype": "fp16",
+    }
     before, after = (
         call(arguments | {"seq_q": n}, "flash", load_profile("v100")) for n in (2048, 2049)
     )
@@ -339,23 +402,34 @@ def test_a_wide_product_is_many_ctas() -> None:
 
 
 MORE = 1.25
-OF_DRAM = ("dram_bandwidth_bytes_per_s", "dram_bandwidth_measured_bytes_per_s", "dram_read_bandwidth_bytes_per_s",
-           "dram_write_bandwidth_bytes_per_s", "dram_copy_bandwidth_bytes_per_s")  # fmt: skip
-OF_SMS = ("fp32_flops_per_s", "l2_read_bandwidth_bytes_per_s", "l2_read_bandwidth_measured_bytes_per_s", "power_w",
-          "peak_power_w", "awake_power_w")  # fmt: skip
+OF_DRAM = (
+    "dram_bandwidth_bytes_per_s",
+    "dram_bandwidth_measured_bytes_per_s",
+    "dram_read_bandwidth_bytes_per_s",
+    "dram_write_bandwidth_bytes_per_s",
+    "dram_copy_bandwidth_bytes_per_s",
+)
+OF_SMS = (
+    "fp32_flops_per_s",
+    "l2_read_bandwidth_bytes_per_s",
+    "l2_read_bandwidth_measured_bytes_per_s",
+    "power_w",
+    "peak_power_w",
+    "awake_power_w",
+)
 """Rates of the whole GPU that grow with its SMs, and the power that lets them."""
 
 
-def better(gpu: HardwareProfile, what: str) -> HardwareProfile:
+def better(gpu: HardwareProfile, quantity: str) -> HardwareProfile:
     """The GPU with a quarter more L2, bandwidth or SMs."""
-    if what == "l2":
+    if quantity == "l2":
         return replace(gpu, l2_bytes=int(gpu.need("l2_bytes") * MORE))
     rates = {
         n: v * MORE
-        for n in (OF_SMS if what == "sms" else OF_DRAM)
+        for n in (OF_SMS if quantity == "sms" else OF_DRAM)
         if (v := getattr(gpu, n)) is not None
     }
-    if what == "sms":
+    if quantity == "sms":
         for name in ("tensor_flops_per_s", "tensor_flops_achieved_per_s"):
             rates[name] = {dtype: v * MORE for dtype, v in getattr(gpu, name).items()}
         rates["sm_count"] = int(gpu.sm_count * MORE)
@@ -365,7 +439,7 @@ def better(gpu: HardwareProfile, what: str) -> HardwareProfile:
 def unevenness(p: Prediction) -> float:
     """Tiles of the busiest SM over those of the mean one, in the launch that takes longest."""
     _, launch = max(
-        zip(p.time.launches, p.chain.launches, strict=True), key=lambda each: each[0].total_s
+        zip(p.time.launches, p.chain.launches, strict=True), key=lambda pair: pair[0].total_s
     )
     sms = p.call.profile.sm_count
     return -(-launch.work_tiles // sms) * sms / launch.work_tiles
@@ -380,16 +454,17 @@ def unevenness(p: Prediction) -> float:
 )
 @pytest.mark.slow
 def test_a_better_gpu_takes_no_longer(
-    data: st.DataObject, what: str, name: str, kernel: str
+    data: st.DataObject, quantity: str, name: str, kernel: str
 ) -> None:
     """But for another kernel that the library takes for it; for HBM bytes that CTAs cost which run at once and hold
     more of the L2; and, where the tiles no longer come out even, for SMs whose share of HBM nobody takes over: each has
     an even one, and the busiest decides (measured: `_beside_hbm` of readers/timing/launch_time.py). Tiles of unequal
     length go around the SMs in turn, so that with some numbers of SMs two long ones meet."""
-    arguments, gpu = data.draw(problems(kernel)), load_profile(name)
-    before, after = (call(arguments, kernel, each) for each in (gpu, better(gpu, what)))
+    arguments = data.draw(problems(kernel))
+    gpu = load_profile(name)
+    before, after = (call(arguments, kernel, gpu_here) for gpu_here in (gpu, better(gpu, quantity)))
     assume(not another_kernel(before, after))
-    allowed = 1.05 * max(1.0, unevenness(after) / unevenness(before)) if what == "sms" else 1.05
+    allowed = 1.05 * max(1.0, unevenness(after) / unevenness(before)) if quantity == "sms" else 1.05
     assert after.time_s <= allowed * before.time_s + max(
         0.0, hbm_seconds(after) - hbm_seconds(before)
     )

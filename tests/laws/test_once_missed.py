@@ -52,23 +52,33 @@ def test_a_warm_l2_holds_what_the_same_call_left() -> None:
         launch: Launch, low: LoweredLaunch, lowered: object, l2: object, begin: object
     ) -> None:
         touched = l2._objects["touched"]  # type: ignore[attr-defined]
-        inputs = sum(int((lowered.owner == n).sum()) for n, name in enumerate(lowered.tensors[:-1])  # type: ignore[attr-defined]
-                     if chain.tensors[name].role is Role.INPUT)  # fmt: skip
+        inputs = sum(
+            int((lowered.owner == n).sum())
+            for n, name in enumerate(lowered.tensors[:-1])  # type: ignore[attr-defined]
+            if chain.tensors[name].role is Role.INPUT
+        )
         seen.append((int(touched.sum()), inputs, l2.dirty_bytes()))  # type: ignore[attr-defined]
 
-    found = Call.of(problem, kernel, profile, chain).replay(Play(l2_start="warm"), trace=look)  # type: ignore[arg-type]
+    replay = Call.of(problem, kernel, profile, chain).replay(Play(l2_start="warm"), trace=look)  # type: ignore[arg-type]
     assert len(seen) == len(chain.launches)
     assert seen[0][0] > seen[0][1]
     assert seen[0][2] >= 2 * 512 * 64 * 2  # O
-    assert found.traffic.total("hbm", "read") == 0
+    assert replay.traffic.total("hbm", "read") == 0
 
 
-@pytest.mark.parametrize(("accesses", "windows", "jump"), [
-    # 100 CTAs of 20,000 steps, two accesses a step: 4 million accesses. A window and what settles before it: 256 steps.
-    (4_000_000, None, None),  # all of it may be played
-    (100_000, 24, 20_000 // 24 - 256),  # 500 steps a CTA are 1 window; 24 at least, 577 steps apart
-    (3_000_000, 58, None),  # 15,000 steps a CTA are 58 windows: 344 steps each, too few to skip
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("accesses", "windows", "jump"),
+    [
+        # 100 CTAs of 20,000 steps, two accesses a step: 4 million accesses. A window and what settles before it: 256 steps.
+        (4_000_000, None, None),  # all of it may be played
+        (
+            100_000,
+            24,
+            20_000 // 24 - 256,
+        ),  # 500 steps a CTA are 1 window; 24 at least, 577 steps apart
+        (3_000_000, 58, None),  # 15,000 steps a CTA are 58 windows: 344 steps each, too few to skip
+    ],
+)
 def test_windows_and_what_settles_before_them(
     accesses: int, windows: int | None, jump: int | None
 ) -> None:
@@ -78,23 +88,29 @@ def test_windows_and_what_settles_before_them(
     low = LoweredLaunch(
         "main", zero, count, (), (load, load), (), zero.astype(np.uint8), zero, zero
     )
-    made = sampling_plan(low, 100, accesses)
+    plan = sampling_plan(low, 100, accesses)
     if jump is None:
-        assert made is None
+        assert plan is None
     else:
-        assert made is not None
-        assert (made.settle, made.window, made.windows, made.jump) == (192, 64, windows, jump)
+        assert plan is not None
+        assert (plan.settle, plan.window, plan.windows, plan.jump) == (192, 64, windows, jump)
 
 
 # Time
 
 
-@pytest.mark.parametrize(("outer", "rows", "keys", "shares"), [
-    (Outer.QUERY, 64, 512, False), (Outer.QUERY, 65, 512, True),  # a second query block of 64 rows reads the keys again
-    (Outer.KEY, 512, 64, False), (Outer.KEY, 512, 65, True), (Outer.KEY, 64, 512, True),
-    (Outer.QUERY, 512, 64, True),
-    (Outer.SPLIT, 512, 512, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("outer", "rows", "keys", "shares"),
+    [
+        (Outer.QUERY, 64, 512, False),
+        (Outer.QUERY, 65, 512, True),  # a second query block of 64 rows reads the keys again
+        (Outer.KEY, 512, 64, False),
+        (Outer.KEY, 512, 65, True),
+        (Outer.KEY, 64, 512, True),
+        (Outer.QUERY, 512, 64, True),
+        (Outer.SPLIT, 512, 512, False),
+    ],
+)
 def test_two_blocks_share_what_they_stream(
     outer: Outer, rows: int, keys: int, shares: bool
 ) -> None:
@@ -110,13 +126,16 @@ def test_algorithm_1_rounds_its_key_block_up() -> None:
     assert (tile.block_q, tile.block_k) == (80, 154)
 
 
-@pytest.mark.parametrize(("tiles", "key_blocks", "splits"), [
-    (1, 3, 3),  # as many as key blocks, though the machine has room for 216
-    (1, 1, 1),
-    (60, 4, 2),  # 3 would leave some of them two key blocks as 2 does; 4 take two waves for 1.1
-    (172, 100, 5),  # just under 80 % of 216: 5 x 172 of 4 waves of 216 are 0.995
-    (173, 100, 1),  # 80 % and more
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tiles", "key_blocks", "splits"),
+    [
+        (1, 3, 3),  # as many as key blocks, though the machine has room for 216
+        (1, 1, 1),
+        (60, 4, 2),  # 3 would leave some of them two key blocks as 2 does; 4 take two waves for 1.1
+        (172, 100, 5),  # just under 80 % of 216: 5 x 172 of 4 waves of 216 are 0.995
+        (173, 100, 1),  # 80 % and more
+    ],
+)
 def test_fa2_splits_no_further_than_its_key_blocks(
     tiles: int, key_blocks: int, splits: int
 ) -> None:
@@ -137,12 +156,17 @@ def test_a_paged_cache_has_the_split_kernels_tile_with_one_split_too() -> None:
 # Training
 
 
-@pytest.mark.parametrize(("name", "step", "passes"), [
-    ("sgd", "foreach", 3),  # parameter in and out, gradient in
-    ("momentum", "fused", 5),  # and the moment in and out
-    ("adam", "fused", 7), ("adamw", "fused", 7),  # and a second one
-    ("adam", "foreach", 18), ("adamw", "foreach", 20),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "step", "passes"),
+    [
+        ("sgd", "foreach", 3),  # parameter in and out, gradient in
+        ("momentum", "fused", 5),  # and the moment in and out
+        ("adam", "fused", 7),
+        ("adamw", "fused", 7),  # and a second one
+        ("adam", "foreach", 18),
+        ("adamw", "foreach", 20),
+    ],
+)
 def test_tensors_that_a_step_reads_and_writes(name: str, step: str, passes: int) -> None:
     parameters = plan_step(
         Decoder(layers=1, width=64, heads=1, vocabulary=0), Setup(seq_len=1)
@@ -157,17 +181,17 @@ def test_adam_keeps_two_moments() -> None:
     ).parameters
     elements = sum(p.elements for p in parameters)
     assert optimizer("adam").state_bytes(parameters, 4) == 2 * 4 * elements
-    one = optimizer("adam8bit").state_bytes(parameters, 4)
-    assert optimizer("adam8bit").moved_bytes(parameters, 4) == 3 * 4 * elements + 2 * one
+    state_bytes = optimizer("adam8bit").state_bytes(parameters, 4)
+    assert optimizer("adam8bit").moved_bytes(parameters, 4) == 3 * 4 * elements + 2 * state_bytes
 
 
 def test_a_products_backward_is_a_product_per_gradient() -> None:
     """Long products of an fp32 stack on a T4 are bound by their operations. The backward has as many for each gradient,
     the weight's and the input's; the first product's input, the hidden states that the stack is handed, wants none."""
     model = Decoder(layers=2, width=1024, heads=8, vocabulary=0, norm="none", bias=False)
-    made = predict_training(model, Setup(seq_len=4096, precision="fp32"), "t4")
-    assert made.time is not None
-    seconds = {(phase, made.graph.nodes[n].name): s for phase, n, s in made.time.nodes}
+    training = predict_training(model, Setup(seq_len=4096, precision="fp32"), "t4")
+    assert training.time is not None
+    seconds = {(phase, training.graph.nodes[n].name): s for phase, n, s in training.time.nodes}
     products = {"layer0.qkv": 1, "layer0.up": 2, "layer0.down": 2, "layer1.qkv": 2}
     for name, gradients in products.items():
         forward = seconds["forward", name]
@@ -187,17 +211,20 @@ def test_the_fused_backward_pads_rows_to_128_and_columns_to_32() -> None:
 # Several GPUs
 
 
-@pytest.mark.parametrize(("link", "ports", "gpus", "bandwidth"), [
-    (10, 1, 4, 10),  # inside a node the link alone counts
-    (10, 1, 8, 4),  # four ports of 1 together
-    (10, 3, 8, 10),  # of 12 together: the link is slower
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("link", "ports", "gpus", "bandwidth"),
+    [
+        (10, 1, 4, 10),  # inside a node the link alone counts
+        (10, 1, 8, 4),  # four ports of 1 together
+        (10, 3, 8, 10),  # of 12 together: the link is slower
+    ],
+)
 def test_a_ring_runs_at_the_slower_of_link_and_network(
     link: float, ports: float, gpus: int, bandwidth: float
 ) -> None:
-    made = Cluster(Link("link", link, 0.0, ""), Link("port", ports, 0.0, ""), 4)
-    assert made.ring(gpus).bandwidth_bytes_per_s == bandwidth
-    shared = replace(made, shared_network=True)
+    nodes = Cluster(Link("link", link, 0.0, ""), Link("port", ports, 0.0, ""), 4)
+    assert nodes.ring(gpus).bandwidth_bytes_per_s == bandwidth
+    shared = replace(nodes, shared_network=True)
     assert shared.ring(8).bandwidth_bytes_per_s == min(link, ports)
 
 
@@ -207,9 +234,10 @@ def test_a_ring_runs_at_the_slower_of_link_and_network(
 def test_of_equally_fast_tiles_the_one_with_fewest_bytes_comes_first() -> None:
     """One token against 4,096: all tiles are bound by HBM alike, and differ in what they move and take."""
     problem = AttentionProblem(batch=8, heads=32, seq_k=4096, head_dim=128, dtype="fp16")
-    found = pick_tiles(problem, "a100").candidates
+    candidates = pick_tiles(problem, "a100").candidates
     keys = [
-        (c.time_s, c.l2_read_bytes + c.l2_write_bytes, c.shared_memory_bytes or 0) for c in found
+        (c.time_s, c.l2_read_bytes + c.l2_write_bytes, c.shared_memory_bytes or 0)
+        for c in candidates
     ]
     assert keys == sorted(keys)
     assert len({time for time, _, _ in keys}) < len(keys)  # some are equally fast

@@ -165,12 +165,20 @@ def test_rings_baselines_give_the_bytes_of_predict(name: str, share: dict[str, i
 
 
 def test_training_takes_the_attention_that_predict_gives() -> None:
-    gpu, model, setup = load_profile("l4"), Decoder(layers=2), Setup(seq_len=1024)
+    gpu = load_profile("l4")
+    model = Decoder(layers=2)
+    setup = Setup(seq_len=1024)
     time = step_time(training_plan(model, setup), gpu, "fa2")
     problem = iosim.AttentionProblem(
-        batch=setup.batch, heads=model.heads, kv_heads=model.kv_heads, seq_q=1024, head_dim=model.head_dim,
-        dtype=setup.number.dtype, mask="causal" if setup.causal else "none", layout="bshd",
-    )  # fmt: skip
+        batch=setup.batch,
+        heads=model.heads,
+        kv_heads=model.kv_heads,
+        seq_q=1024,
+        head_dim=model.head_dim,
+        dtype=setup.number.dtype,
+        mask="causal" if setup.causal else "none",
+        layout="bshd",
+    )
     alone = iosim.predict(problem, "fa2", gpu)
     attention = next(s for part, s in time.parts["forward"].items() if str(part) == "attention")
     assert attention == pytest.approx(2 * alone.time.total_s)
@@ -194,27 +202,28 @@ def test_a_marked_number_is_that_number_with_a_mark_for_people() -> None:
 
 
 def test_marks_follow_the_method() -> None:
-    one = iosim.predict(iosim.AttentionProblem(heads=2, seq_q=512), "naive", "a100")
+    prediction = iosim.predict(iosim.AttentionProblem(heads=2, seq_q=512), "naive", "a100")
     rule = iosim.predict(
         iosim.AttentionProblem(heads=2, seq_q=512), "naive", "a100", method="capacity"
     )
-    part = replace(one, method="sampled")
-    assert not hasattr(marked(5, one), "mark")
+    part = replace(prediction, method="sampled")
+    assert not hasattr(marked(5, prediction), "mark")
     assert marked(None, rule) is None
     assert getattr(marked(5, rule), "mark") == "*"  # noqa: B009
     assert getattr(marked(0.5, part, rule), "mark") == "~*"  # noqa: B009
     assert legend_of(["replay", "bounds"]) is None
     assert str(legend_of(["capacity", "replay", "sampled"])).count(";") == 1
-    assert [method_of(m) for m in (["replay"], ["sampled", "replay"], ["sampled", "capacity"], [])] == [
-        "replay", "sampled", "capacity", "replay"]  # fmt: skip
+    assert [
+        method_of(m) for m in (["replay"], ["sampled", "replay"], ["sampled", "capacity"], [])
+    ] == ["replay", "sampled", "capacity", "replay"]
 
 
 @pytest.mark.slow
 def test_what_was_played_whole_is_no_estimate() -> None:
-    found = iosim.predict(
+    prediction = iosim.predict(
         iosim.AttentionProblem(heads=2, seq_q=2048), "fa2", "a100", method="sampled"
     )
-    assert found.method == "replay"
+    assert prediction.method == "replay"
     assert iosim.predict(SCORES, "naive", "a100").method == "sampled"
 
 
@@ -228,8 +237,8 @@ def lines_with(text: str, *words: str) -> list[str]:
 
 @pytest.mark.slow
 def test_compare_marks_estimates_everywhere() -> None:
-    found = compare([SCORES.with_(seq_q=1024, seq_k=1024), SCORES], ["naive"], ["a100"])
-    text, page = as_text(found), compare_page(found)
+    comparison = compare([SCORES.with_(seq_q=1024, seq_k=1024), SCORES], ["naive"], ["a100"])
+    text, page = as_text(comparison), compare_page(comparison)
     short, long = lines_with(text, "naive", "128x128")
     assert "~" not in short
     assert "GB~" in long or "TB~" in long
@@ -237,9 +246,9 @@ def test_compare_marks_estimates_everywhere() -> None:
     for written in (html(page), markdown(page)):
         assert "TB~" in written
         assert written.count("HBM bytes: ~ replayed in part") >= 1
-    data = found.to_dict()
+    data = comparison.to_dict()
     assert [row["method"] for row in data["rows"]] == ["replay", "sampled"]
-    assert data["legend"] == found.legend
+    assert data["legend"] == comparison.legend
 
 
 @pytest.mark.slow

@@ -41,14 +41,14 @@ def found(line: str) -> Any:
 def test_every_command_says_the_same_seconds(start: str, tmp_path: Path) -> None:
     call = f"{SIZES} --kernel fa2 --l2 {start}"
     time_s = found(f"predict {call}")["predictions"][0]["time_s"]
-    told = {
+    seconds_by_command = {
         "explain --time": found(f"explain {call} --time")["predictions"][0]["time_s"],
         "explain": found(f"explain {call}")["explanations"][0]["time_s"],
         "trace": found(f"trace {call}")["traces"][0]["time_s"],
         "sweep": found(f"sweep {call}")["rows"][0]["time_s"],
         "compare": found(f"compare {call}")["rows"][0]["time_s"],
     }
-    assert told == dict.fromkeys(told, time_s)
+    assert seconds_by_command == dict.fromkeys(seconds_by_command, time_s)
     if start == "cold":
         assert (
             main(
@@ -65,9 +65,9 @@ def test_every_command_says_the_same_seconds(start: str, tmp_path: Path) -> None
 def test_tiles_says_the_seconds_of_predict() -> None:
     ranked = found(f"tiles {SIZES} --tile 128x64")["studies"][0]["ranked"]
     for tile in [t for t in ranked if (t["block_q"], t["block_k"]) == (128, 64)][:2]:
-        asked = f"--tile 128x64 --warps {tile['warps']} --stages {tile['stages']}"
+        options = f"--tile 128x64 --warps {tile['warps']} --stages {tile['stages']}"
         assert (
-            found(f"predict {SIZES} --kernel flash {asked}")["predictions"][0]["time_s"]
+            found(f"predict {SIZES} --kernel flash {options}")["predictions"][0]["time_s"]
             == tile["time_s"]
         )
 
@@ -77,8 +77,8 @@ def test_decode_says_the_seconds_of_predict() -> None:
     step = next(
         csv.DictReader(io.StringIO(printed(f"decode {shape} --context 2k --layers 1 --format csv")))
     )
-    one = found(f"predict {shape} --seq-len 1 --seq-len-k 2k")["predictions"][0]
-    assert float(step["step_s"]) == one["time_s"]
+    prediction = found(f"predict {shape} --seq-len 1 --seq-len-k 2k")["predictions"][0]
+    assert float(step["step_s"]) == prediction["time_s"]
 
 
 @pytest.mark.parametrize(
@@ -95,18 +95,18 @@ def test_the_last_cta_of_a_trace_ends_at_the_predicted_time(
     kernel: str, more: dict[str, Any]
 ) -> None:
     values = {"heads": 4, "seq_q": 1024, "head_dim": 64, "dtype": "bf16"} | more
-    made = predict(AttentionProblem(**values), kernel, "h200")
-    t = trace(made)
+    prediction = predict(AttentionProblem(**values), kernel, "h200")
+    t = trace(prediction)
     begin = 0.0
-    for launch, timed in zip(t.launches, made.time.launches, strict=True):
+    for launch, timed in zip(t.launches, prediction.time.launches, strict=True):
         assert launch.begin_ps == pytest.approx(begin * PS, abs=2)
         begin += timed.total_s
         assert launch.end_ps == pytest.approx(begin * PS, abs=2)
         assert launch.begin_ps <= int(launch.ctas.start_ps.min())
         assert int(launch.ctas.end_ps.max()) <= launch.end_ps + 2
-    assert begin == pytest.approx(made.time_s)
-    assert int(t.launches[-1].ctas.end_ps.max()) == pytest.approx(made.time_s * PS, rel=1e-6)
-    assert t.bin_ps * t.bins >= made.time_s * PS > t.bin_ps * (t.bins - 1)
+    assert begin == pytest.approx(prediction.time_s)
+    assert int(t.launches[-1].ctas.end_ps.max()) == pytest.approx(prediction.time_s * PS, rel=1e-6)
+    assert t.bin_ps * t.bins >= prediction.time_s * PS > t.bin_ps * (t.bins - 1)
 
 
 PLAYED = [
@@ -132,17 +132,21 @@ def test_the_replay_takes_as_long_as_the_timing_model_says(
     """Tiles of a causal mask differ in length, and the next goes where one ends first. Of CTAs that end together the
     timing model serves that of the first slot, and in the replay chance decides: the second launch ends 3.1 % later for
     it. So causal launches are played without chance, in which the models do not differ."""
-    made = predict(AttentionProblem(**{"dtype": "bf16"} | values), kernel, gpu, method="replay")
-    replay = made.replay
+    prediction = predict(
+        AttentionProblem(**{"dtype": "bf16"} | values), kernel, gpu, method="replay"
+    )
+    replay = prediction.replay
     if values.get("mask") == "causal":
-        play = replace(play_of(made.call, "replay", "cold"), drift="least")
-        replay = Replays().of(made.call, play)
+        play = replace(play_of(prediction.call, "replay", "cold"), drift="least")
+        replay = Replays().of(prediction.call, play)
     assert replay is not None
-    main_launch = max(range(len(made.time.launches)), key=lambda n: made.time.launches[n].total_s)
+    main_launch = max(
+        range(len(prediction.time.launches)), key=lambda n: prediction.time.launches[n].total_s
+    )
     played = replay.launches[main_launch]
     near = 0.12 if (gpu, kernel) in LAST_ROUND else 0.025
     assert played.end_s - played.begin_s == pytest.approx(
-        made.time.launches[main_launch].total_s, rel=near
+        prediction.time.launches[main_launch].total_s, rel=near
     )
 
 
@@ -154,8 +158,8 @@ def test_a_pace_is_that_of_the_launch_and_needs_no_hbm() -> None:
     (beside_hbm,) = call.time(call.counted).launches
     assert pace == beside_hbm.pace != Pace()
     assert list(pace.step_s) == sorted(pace.step_s)  # more CTAs on an SM, each of them slower,
-    each = [seconds / ctas for ctas, seconds in enumerate(pace.step_s, 1)]
-    assert each == sorted(each, reverse=True)  # and all together faster
+    step_s = [seconds / ctas for ctas, seconds in enumerate(pace.step_s, 1)]
+    assert step_s == sorted(step_s, reverse=True)  # and all together faster
     rounds = -(-call.chain.launches[0].work_tiles // call.residencies[0].slots)
     shortest = pace.launch_s + (rounds - 1) * (pace.tile_s + 64 * pace.step_s[-1])
     loads = (128 + 64) * 256 / 44 / 1e9  # Q and the first K, which a replay plays

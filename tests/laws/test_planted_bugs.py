@@ -47,8 +47,16 @@ def _case(
     **changes: Any,
 ) -> Case:
     """Ragged, grouped, causal with more keys than queries, unless `changes` say otherwise."""
-    values: dict[str, Any] = {"batch": 2, "heads": 4, "kv_heads": 2, "seq_q": 21, "seq_k": 27, "head_dim": 8,
-                              "head_dim_v": 10, "mask": "causal"}  # fmt: skip
+    values: dict[str, Any] = {
+        "batch": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "seq_q": 21,
+        "seq_k": 27,
+        "head_dim": 8,
+        "head_dim_v": 10,
+        "mask": "causal",
+    }
     kernel = {n: changes.pop(n) for n in tuple(changes) if n in Kernel.__dataclass_fields__}
     problem = AttentionProblem(**(values | changes))
     return problem, Kernel(
@@ -66,41 +74,100 @@ CASES: dict[str, Case] = {
     "flash packed tokens": _case("flash", packs_group=True, splits=2),
     "flash paged": _case("flash", page_size=4, splits=2, options={"append_kv": True}),
     "mla": _case("mla", latent_kv=True, head_dim=12, splits=2, page_size=6),
-    "flash whole tiles": _case("flash", edge_q=Edge.WHOLE, edge_k=Edge.WHOLE, mask="window", window=7),
+    "flash whole tiles": _case(
+        "flash", edge_q=Edge.WHOLE, edge_k=Edge.WHOLE, mask="window", window=7
+    ),
     "flash empty rows": _case("flash", mask="causal", offset=-9, passes="fwd+bwd"),
-    "flash blocks": _case("flash", tile=(4, 2), mask="butterfly", mask_block=2, seq_k=21, passes="fwd+bwd"),
-    "flash packed sequences": _case("flash", batch=1, seq_q=1, seq_k=None, seq_lens=(13, 1, 7), seq_lens_k=(9, 16, 2),
-                                    passes="fwd+bwd"),
-    "flash persistent": _case("flash", persistent_ctas=5, schedule=Schedule(scheduler=Scheduler.DYNAMIC),
-                              overheads=OVERHEADS),
-    "flash fp8, V transposed apart": _case("flash_fp8", dtype="fp8", options={"transpose_v": "separate"}),
+    "flash blocks": _case(
+        "flash", tile=(4, 2), mask="butterfly", mask_block=2, seq_k=21, passes="fwd+bwd"
+    ),
+    "flash packed sequences": _case(
+        "flash",
+        batch=1,
+        seq_q=1,
+        seq_k=None,
+        seq_lens=(13, 1, 7),
+        seq_lens_k=(9, 16, 2),
+        passes="fwd+bwd",
+    ),
+    "flash persistent": _case(
+        "flash",
+        persistent_ctas=5,
+        schedule=Schedule(scheduler=Scheduler.DYNAMIC),
+        overheads=OVERHEADS,
+    ),
+    "flash fp8, V transposed apart": _case(
+        "flash_fp8", dtype="fp8", options={"transpose_v": "separate"}
+    ),
     "flash1 to the letter": _case("flash1", passes="fwd+bwd", dropout=0.2),
-    "flash1 in fp32": _case("flash1", passes="fwd+bwd",
-                            options={"to_the_letter": False, "intermediate_bytes": 4, "output_read_once": True}),
+    "flash1 in fp32": _case(
+        "flash1",
+        passes="fwd+bwd",
+        options={"to_the_letter": False, "intermediate_bytes": 4, "output_read_once": True},
+    ),
     "efficient": _case("efficient", head_dim_v=8, passes="fwd+bwd", dropout=0.2),
-    "efficient, sums of keys in memory": _case("efficient", head_dim=18, offset=2, passes="bwd", kv_heads=4,
-                                               options={"key_splits": 2, "keeps_keys": False}),
-    "efficient, one CTA a head": _case("efficient", seq_k=15, passes="bwd", bias="full", bias_grad=True,
-                                       options={"key_splits": 1}),
+    "efficient, sums of keys in memory": _case(
+        "efficient",
+        head_dim=18,
+        offset=2,
+        passes="bwd",
+        kv_heads=4,
+        options={"key_splits": 2, "keeps_keys": False},
+    ),
+    "efficient, one CTA a head": _case(
+        "efficient", seq_k=15, passes="bwd", bias="full", bias_grad=True, options={"key_splits": 1}
+    ),
     "efficient in fp32": _case("efficient", dtype="fp32", passes="bwd", options={"key_splits": 3}),
-    "naive": _case("naive", passes="fwd+bwd", dropout=0.2,
-                   options={"passes": ("scale_q", "scale", "mask", "dropout"), "gemm_tile": (8, 6)}),
-    "naive product": _case("naive", passes="fwd+bwd",
-                           options={"softmax_backward_product": True, "gemm_tile": (8, 6)}),
+    "naive": _case(
+        "naive",
+        passes="fwd+bwd",
+        dropout=0.2,
+        options={"passes": ("scale_q", "scale", "mask", "dropout"), "gemm_tile": (8, 6)},
+    ),
+    "naive product": _case(
+        "naive", passes="fwd+bwd", options={"softmax_backward_product": True, "gemm_tile": (8, 6)}
+    ),
     "math": _case("math", dropout=0.2, offset=-9),  # rows without keys: what its select is for
-    "flash bias": _case("flash", passes="fwd+bwd", dropout=0.2, bias="full", bias_shared="heads", bias_grad=True,
-                        key_padding=True),
-    "flash stored mask": _case("flash", passes="fwd+bwd", bias="alibi", mask_storage="bool", edge_k=Edge.NEEDED,
-                               options={"converts_mask": True}),
-    "naive bias": _case("naive", passes="fwd+bwd", bias="full", bias_shared="both", bias_grad=True, key_padding=True,
-                        mask_storage="additive", options={"gemm_tile": (8, 6)}),
+    "flash bias": _case(
+        "flash",
+        passes="fwd+bwd",
+        dropout=0.2,
+        bias="full",
+        bias_shared="heads",
+        bias_grad=True,
+        key_padding=True,
+    ),
+    "flash stored mask": _case(
+        "flash",
+        passes="fwd+bwd",
+        bias="alibi",
+        mask_storage="bool",
+        edge_k=Edge.NEEDED,
+        options={"converts_mask": True},
+    ),
+    "naive bias": _case(
+        "naive",
+        passes="fwd+bwd",
+        bias="full",
+        bias_shared="both",
+        bias_grad=True,
+        key_padding=True,
+        mask_storage="additive",
+        options={"gemm_tile": (8, 6)},
+    ),
     "naive alibi": _case("naive", bias="alibi", dtype="fp32"),
     "math bias": _case("math", bias="full", key_padding=True, mask_storage="bool", offset=-9),
-    "minimal": _case("minimal", tile=(4, 6), kv_heads=4, seq_q=24, seq_k=30, mask="none", dtype="fp32"),
+    "minimal": _case(
+        "minimal", tile=(4, 6), kv_heads=4, seq_q=24, seq_k=30, mask="none", dtype="fp32"
+    ),
     "uniform": _case("uniform", kv_heads=4, passes="fwd+bwd"),
-    "uniform in two tiles": _case("uniform", kv_heads=4, writes_lse=False, options={"value_heads_per_tile": 2}),
-    "uniform through memory": _case("uniform_naive", kv_heads=4, passes="fwd+bwd", options={"gemm_tile": (8, 6)}),
-}  # fmt: skip
+    "uniform in two tiles": _case(
+        "uniform", kv_heads=4, writes_lse=False, options={"value_heads_per_tile": 2}
+    ),
+    "uniform through memory": _case(
+        "uniform_naive", kv_heads=4, passes="fwd+bwd", options={"gemm_tile": (8, 6)}
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -117,23 +184,23 @@ UNSEEN_LAUNCHES = {
 
 def _variants(change: Callable[[str, Access], Access | None]) -> list[Any]:
     """Every chain with `change` made to one access; None drops it."""
-    made = []
+    cases = []
     for name, (problem, kernel) in CASES.items():
         chain = plan(problem, kernel)
         for launch in chain.launches:
             for n, access in enumerate(launch.accesses):
                 new = change(name, access)
                 if new != access:
-                    kept = (
+                    accesses = (
                         *launch.accesses[:n],
                         *((new,) if new else ()),
                         *launch.accesses[n + 1 :],
                     )
                     label = f"{name}: {launch.name} {access.mode} {access.tensor}"
-                    made.append(
-                        pytest.param(name, altered(chain, launch.name, accesses=kept), id=label)
+                    cases.append(
+                        pytest.param(name, altered(chain, launch.name, accesses=accesses), id=label)
                     )
-    return some(made)
+    return some(cases)
 
 
 def _turned(name: str, access: Access) -> Access:
@@ -216,8 +283,8 @@ def test_an_access_invented(name: str) -> None:
     for extra in (main.accesses[0], Access("invented", Mode.LOAD, Rows.QUERY, Per.PAIR)):
         held = replace(chain, tensors={**chain.tensors, "invented": unread})
         longer = altered(held, main.name, accesses=(*main.accesses, extra))
-        given = replace(longer, launches=(_fill(unread, main.domain), *longer.launches))
-        assert disagreements(problem, kernel, chain=given)
+        with_fill = replace(longer, launches=(_fill(unread, main.domain), *longer.launches))
+        assert disagreements(problem, kernel, chain=with_fill)
 
 
 def _fill(tensor: Tensor, domain: Domain) -> Launch:
@@ -280,43 +347,55 @@ COUNT_BUGS = {
         ("flash", "flash1 to the letter", "naive", "minimal"),
     ),
     "LSE forgotten": Bug(_only("LSE", lambda d, t, a: 0), ("flash", "flash split")),
-    "row statistics forgotten": Bug(_only("l m", lambda d, t, a: 0), ("flash1 to the letter", "minimal")),
+    "row statistics forgotten": Bug(
+        _only("l m", lambda d, t, a: 0), ("flash1 to the letter", "minimal")
+    ),
     "K and V read for one query block in all": Bug(
-        _only("K V", lambda d, t, a: (d, t, replace(a, per=Per.KEY))), ("flash", "flash whole tiles")
+        _only("K V", lambda d, t, a: (d, t, replace(a, per=Per.KEY))),
+        ("flash", "flash whole tiles"),
     ),
     "Q read once though it is read again at every pair": Bug(
-        _only("Q", lambda d, t, a: (d, t, replace(a, per=Per.QUERY))), ("flash rereads", "flash1 to the letter")
+        _only("Q", lambda d, t, a: (d, t, replace(a, per=Per.QUERY))),
+        ("flash rereads", "flash1 to the letter"),
     ),
     "causal ignored": Bug(
-        lambda d, t, a: (replace(d, mask=IntervalMask()), t, a), ("flash", "flash rereads", "flash1 in fp32")
+        lambda d, t, a: (replace(d, mask=IntervalMask()), t, a),
+        ("flash", "flash rereads", "flash1 in fp32"),
     ),
     "mask aligned to the first key": Bug(
-        lambda d, t, a: (replace(d, mask=replace(d.mask, offset=0)), t, a), ("flash", "flash rereads")
+        lambda d, t, a: (replace(d, mask=replace(d.mask, offset=0)), t, a),
+        ("flash", "flash rereads"),
     ),
     "splits forgotten": Bug(
         lambda d, t, a: (replace(d, splits=1), t, a),
         ("flash split", "flash packed decode", "efficient", "efficient, sums of keys in memory"),
     ),
     "ragged query edge off by one": Bug(
-        lambda d, t, a: (replace(d, rows=d.rows + (d.rows % d.block_q > 0)), t, a), ("flash", "flash1 in fp32", "naive")
+        lambda d, t, a: (replace(d, rows=d.rows + (d.rows % d.block_q > 0)), t, a),
+        ("flash", "flash1 in fp32", "naive"),
     ),
     "ragged key edge off by one": Bug(
-        lambda d, t, a: (replace(d, seq_k=d.seq_k - 1), t, a), ("flash", "flash1 to the letter", "naive")
+        lambda d, t, a: (replace(d, seq_k=d.seq_k - 1), t, a),
+        ("flash", "flash1 to the letter", "naive"),
     ),
     "whole tiles counted as exact": Bug(
-        lambda d, t, a: (d, t, replace(a, edge=Edge.EXACT)), ("flash whole tiles", "flash rereads", "efficient")
+        lambda d, t, a: (d, t, replace(a, edge=Edge.EXACT)),
+        ("flash whole tiles", "flash rereads", "efficient"),
     ),
     "exact rows counted as whole tiles": Bug(
-        lambda d, t, a: (d, t, replace(a, edge=Edge.WHOLE)), ("flash", "flash split", "naive", "math")
+        lambda d, t, a: (d, t, replace(a, edge=Edge.WHOLE)),
+        ("flash", "flash split", "naive", "math"),
     ),
     "a first load that is skipped is counted": Bug(
-        lambda d, t, a: (d, t, replace(a, skip=0)), ("flash1 in fp32", "efficient", "efficient in fp32")
+        lambda d, t, a: (d, t, replace(a, skip=0)),
+        ("flash1 in fp32", "efficient", "efficient in fp32"),
     ),
     "tiles without a visit are counted": Bug(
         lambda d, t, a: (d, t, replace(a, visited_only=False)), ("flash empty rows",)
     ),
     "one head of a group summed": Bug(
-        _only("dK_heads dV_heads", lambda d, t, a: (d, t, replace(a, times=1))), ("flash", "flash1 in fp32", "naive")
+        _only("dK_heads dV_heads", lambda d, t, a: (d, t, replace(a, times=1))),
+        ("flash", "flash1 in fp32", "naive"),
     ),
     "strided rows counted by the byte": Bug(
         lambda d, t, a: (d, replace(t, strided=False), a), ("flash rereads",)
@@ -329,22 +408,25 @@ COUNT_BUGS = {
         _only("rng_state", lambda d, t, a: 16), ("flash", "flash bias", "flash1 to the letter")
     ),
     "slopes read once for all CTAs": Bug(
-        _only("slopes", lambda d, t, a: (d, t, replace(a, per=Per.LAUNCH))), ("flash stored mask", "naive alibi")
+        _only("slopes", lambda d, t, a: (d, t, replace(a, per=Per.LAUNCH))),
+        ("flash stored mask", "naive alibi"),
     ),
     "a stored mask counted where an implicit one visits": Bug(
         _only("mask mask_added", lambda d, t, a: (replace(d, mask=IntervalMask(None, 0, 6)), t, a)),
         ("flash stored mask",),
     ),
     "values of one head counted for all": Bug(
-        _only("V O", lambda d, t, a: (d, replace(t, cols=t.cols // 2), a)), ("uniform", "uniform in two tiles")
+        _only("V O", lambda d, t, a: (d, replace(t, cols=t.cols // 2), a)),
+        ("uniform", "uniform in two tiles"),
     ),
     "one Q and K counted for every value head": Bug(
-        _only("Q K", lambda d, t, a: (d, t, replace(a, times=4))), ("uniform", "uniform through memory")
+        _only("Q K", lambda d, t, a: (d, t, replace(a, times=4))),
+        ("uniform", "uniform through memory"),
     ),
     "elements of two bytes counted as four": Bug(
         lambda d, t, a: (d, replace(t, element_bytes=4), a), ("flash", "flash split", "naive")
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

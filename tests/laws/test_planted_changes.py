@@ -74,7 +74,7 @@ def test_slips_are_those_of_the_definition() -> None:
 def test_a_function_is_taken_of_each_of_many() -> None:
     class Many:
         def pointwise(self, function: Any, numbers: tuple[Any, ...]) -> int:
-            return sum(int(function(each, *numbers[1:])) for each in (1, 2, 3))
+            return sum(int(function(size, *numbers[1:])) for size in (1, 2, 3))
 
     double = pointwise(lambda n, more: 2 * n + more)
     assert double(4, 1) == 9
@@ -158,7 +158,8 @@ def test_the_error_of_a_scan_is_in_shares_of_its_re_reads(monkeypatch: pytest.Mo
 
 def test_what_judges_is_held_out() -> None:
     def held_out(fitted: bool, number_: int) -> bool:
-        group, case = SimpleNamespace(fitted=fitted), SimpleNamespace(number=number_)
+        group = SimpleNamespace(fitted=fitted)
+        case = SimpleNamespace(number=number_)
         return Row(group, case, SimpleNamespace()).held_out  # type: ignore[arg-type]
 
     assert [held_out(True, n) for n in (3, 4)] == [False, True]
@@ -177,9 +178,15 @@ def test_heads_of_multi_head_attention_stay_tied() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loaded", "read", "regime"), [(100, 100, "read once"), (104, 100, "read once"), (130, 100, "fits"),
-                                   (400, 104, "fits"), (400, 390, "thrashing")]
-)  # fmt: skip
+    ("loaded", "read", "regime"),
+    [
+        (100, 100, "read once"),
+        (104, 100, "read once"),
+        (130, 100, "fits"),
+        (400, 104, "fits"),
+        (400, 390, "thrashing"),
+    ],
+)
 def test_regimes_are_told_by_shares(loaded: int, read: int, regime: str) -> None:
     values = dict.fromkeys(Reuse.__dataclass_fields__, 0)
     values |= {"all_bytes": 100, "loaded_bytes": loaded, "hbm_read_bytes": read}
@@ -194,9 +201,18 @@ def test_an_operator_without_views_has_no_storage() -> None:
 
 def test_threads_of_the_sparse_indexer_by_gpu() -> None:
     problem = AttentionProblem(
-        heads=128, kv_heads=1, seq_q=1, seq_k=8192, head_dim=576, head_dim_v=512,
-        dtype="bf16", latent_kv=True, top_k=2048, index_heads=64, index_dim=128,
-    )  # fmt: skip
+        heads=128,
+        kv_heads=1,
+        seq_q=1,
+        seq_k=8192,
+        head_dim=576,
+        head_dim_v=512,
+        dtype="bf16",
+        latent_kv=True,
+        top_k=2048,
+        index_heads=64,
+        index_dim=128,
+    )
     threads = {
         gpu: resolve("dsa", problem, load_profile(gpu)).options.index_threads  # type: ignore[union-attr]
         for gpu in ("h200", "b200")
@@ -250,13 +266,23 @@ def test_a_published_time_is_inside_its_range() -> None:
         return _judged(sample, prediction).inside  # type: ignore[arg-type]
 
     assert [inside(5.0, (4.0, 6.0)), inside(7.0, (4.0, 6.0)), inside(5.0, None)] == [
-        True, False, None,
-    ]  # fmt: skip
+        True,
+        False,
+        None,
+    ]
     # 1 outside: inside as far as digits tell that are printed to within 1.1, not to within 0.6
     ends = (4.0, 6.0)
-    assert [inside(7.0, ends, 0.6), inside(7.0, ends, 1.1), inside(3.0, ends, 0.6), inside(3.0, ends, 1.1)] == [
-        False, True, False, True,
-    ]  # fmt: skip
+    assert [
+        inside(7.0, ends, 0.6),
+        inside(7.0, ends, 1.1),
+        inside(3.0, ends, 0.6),
+        inside(3.0, ends, 1.1),
+    ] == [
+        False,
+        True,
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize(

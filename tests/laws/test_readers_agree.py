@@ -46,11 +46,11 @@ def test_reference_is_what_autograd_says(problem: AttentionProblem, seed: int) -
     )
     arrays = random_arrays(problem, seed)
     q, k, v = (torch.tensor(arrays[n], dtype=torch.float64, requires_grad=True) for n in "QKV")
-    kept = torch.tensor(dense_mask(problem))
+    kept_pairs = torch.tensor(dense_mask(problem))
     factor = torch.tensor(dropout_factor(problem, seed)) if problem.dropout else 1.0
     keys, values = (x.repeat_interleave(problem.group, dim=1) for x in (k, v))
-    scores = (q @ keys.transpose(-1, -2) / problem.head_dim**0.5).masked_fill(~kept, -1e300)
-    weights = scores.softmax(-1).masked_fill(~kept, 0.0)  # a row that keeps no key: zero
+    scores = (q @ keys.transpose(-1, -2) / problem.head_dim**0.5).masked_fill(~kept_pairs, -1e300)
+    weights = scores.softmax(-1).masked_fill(~kept_pairs, 0.0)  # a row that keeps no key: zero
     output = (weights * factor) @ values
     output.backward(torch.tensor(arrays["dO"]))
     right = reference(problem, arrays, seed)
@@ -58,7 +58,7 @@ def test_reference_is_what_autograd_says(problem: AttentionProblem, seed: int) -
         np.testing.assert_allclose(
             right[name], tensor.numpy(), rtol=1e-10, atol=1e-10, err_msg=name
         )
-    lse = scores.detach().masked_fill(~kept, -np.inf).logsumexp(-1).numpy()
+    lse = scores.detach().masked_fill(~kept_pairs, -np.inf).logsumexp(-1).numpy()
     np.testing.assert_allclose(right["LSE"], lse, rtol=1e-12, atol=1e-12)
 
 
@@ -76,8 +76,21 @@ def test_reference_is_torch_attention(seed: int) -> None:
 
 def test_kernels_of_the_strategies_reach_every_corner() -> None:
     """The strategies draw what they promise: a property over a space that is never entered would hold."""
-    wanted = {"split", "two statistics", "packed", "rereads", "needed", "window", "grouped", "fp8", "dropout",
-              "empty rows", "queries 1", "keys 1", "strided"}  # fmt: skip
+    wanted = {
+        "split",
+        "two statistics",
+        "packed",
+        "rereads",
+        "needed",
+        "window",
+        "grouped",
+        "fp8",
+        "dropout",
+        "empty rows",
+        "queries 1",
+        "keys 1",
+        "strided",
+    }
     seen: set[str] = set()
 
     @settings(max_examples=examples(400), deadline=None, database=None, derandomize=True)
@@ -87,12 +100,19 @@ def test_kernels_of_the_strategies_reach_every_corner() -> None:
         marks = {
             "split": k.splits > 1,
             "two statistics": k.splits > 1 and options_of(k, SplitOptions).statistics_per_row == 2,
-            "packed": k.packs_group and p.seq_q == 1 and p.group > 1, "rereads": k.rereads_q,
-            "needed": k.edge_k == "needed", "window": p.mask == "window", "grouped": p.group > 1,
-            "fp8": p.dtype == "fp8", "dropout": p.dropout > 0, "empty rows": not dense_mask(p).any(axis=1).all(),
-            "queries 1": p.seq_q == 1, "keys 1": p.seq_k == 1, "strided": p.layout == "bshd",
-        }  # fmt: skip
-        seen.update(name for name, there in marks.items() if there)
+            "packed": k.packs_group and p.seq_q == 1 and p.group > 1,
+            "rereads": k.rereads_q,
+            "needed": k.edge_k == "needed",
+            "window": p.mask == "window",
+            "grouped": p.group > 1,
+            "fp8": p.dtype == "fp8",
+            "dropout": p.dropout > 0,
+            "empty rows": not dense_mask(p).any(axis=1).all(),
+            "queries 1": p.seq_q == 1,
+            "keys 1": p.seq_k == 1,
+            "strided": p.layout == "bshd",
+        }
+        seen.update(name for name, marked in marks.items() if marked)
 
     look()
     assert seen == wanted

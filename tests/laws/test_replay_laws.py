@@ -74,29 +74,30 @@ def test_bytes_are_conserved(algorithm: str, passes: str, data: st.DataObject) -
         problem, kernel, small_l2(data.draw(st.sampled_from((32, 64, 128))))
     )
     assert watch.lowered is not None
-    size, counted = watch.lowered.size.astype(np.int64), count(chain)
+    size = watch.lowered.size.astype(np.int64)
+    counted = count(chain)
     read: dict[str, set[int]] = {}
     stored: set[int] = set()
     stores = 0
     for low, hit, miss in zip(watch.lowered.launches, watch.hit, watch.miss, strict=True):
-        least = most = 0
+        least = highest = 0
         for template, objects in moved(low):
             if template.mode == STORE:
                 pass
             else:
                 least += int(size[objects].sum())
-                most += int((-(-size[objects] // LINE) * LINE).sum())
+                highest += int((-(-size[objects] // LINE) * LINE).sum())
                 read.setdefault(template.tensor, set()).update(objects.reshape(-1).tolist())
             if template.mode:
                 stored.update(objects.reshape(-1).tolist())
                 stores += int((-(-size[objects] // LINE)).sum())
-        assert least <= int(hit.sum() + miss.sum()) <= most
+        assert least <= int(hit.sum() + miss.sum()) <= highest
     for tensor in chain.role(Role.INPUT):
         touched = sorted(read.get(tensor.name, set()) - stored)
-        asked = counted.total(
+        requested_bytes = counted.total(
             "l2", "read", tensor=tensor.name
         )  # where an edge is needed, less than whole blocks
-        assert hbm(played, "read", tensor.name) >= min(int(size[touched].sum()), asked)
+        assert hbm(played, "read", tensor.name) >= min(int(size[touched].sum()), requested_bytes)
     out = hbm(played, "write") + played.dirty_bytes
     owner = watch.lowered.owner
     least_written = (
@@ -123,22 +124,26 @@ def test_what_fits_moves_once(algorithm: str, passes: str, data: st.DataObject) 
     blocks: dict[tuple[str, str], int] = {}
     for launch, low in zip(chain.launches, watch.lowered.launches, strict=True):
         for template, objects in moved(low):
-            found = set(objects.reshape(-1).tolist())
+            lines_found = set(objects.reshape(-1).tolist())
             if template.mode:
-                stored |= found
+                stored |= lines_found
             else:
                 key = (launch.name, template.tensor)
                 blocks[key] = blocks.get(key, 0) + int(size[objects].sum())
-            read.setdefault(template.tensor, set()).update(found)
+            read.setdefault(template.tensor, set()).update(lines_found)
     for tensor in chain.role(Role.INPUT):
         whole = int(size[sorted(read.get(tensor.name, set()))].sum())
-        asked = {
+        blocks_of = {
             name: counted.total("l2", "read", launch=name, tensor=tensor.name) for name, _ in blocks
         }
-        needs_edges = any(asked[name] < n for (name, of), n in blocks.items() if of == tensor.name)
-        least = min((n for n in asked.values() if n), default=0) if needs_edges else whole
+        needs_edges = any(
+            blocks_of[name] < n for (name, of), n in blocks.items() if of == tensor.name
+        )
+        least = min((n for n in blocks_of.values() if n), default=0) if needs_edges else whole
         assert (
-            min(least, whole) <= hbm(played, "read", tensor.name) <= min(whole, sum(asked.values()))
+            min(least, whole)
+            <= hbm(played, "read", tensor.name)
+            <= min(whole, sum(blocks_of.values()))
         )
     assert hbm(played, "write") == 0
     assert played.dirty_bytes == lines_of(watch, stored) * LINE
@@ -170,11 +175,12 @@ def test_the_start_of_a_chain_does_not_know_its_end() -> None:
     """
     problem = AttentionProblem(batch=1, heads=4, seq_q=512, head_dim=64, dtype="fp16")
     kernel = replace(FA, splits=4)
-    chain, made = plan(problem, kernel), small_l2(256, 8)
-    whole = Call.of(problem, kernel, H200, chain).replay(Play(l2_model=made))
+    chain = plan(problem, kernel)
+    l2 = small_l2(256, 8)
+    whole = Call.of(problem, kernel, H200, chain).replay(Play(l2_model=l2))
     for n in range(1, len(chain.launches)):
         part = Call.of(problem, kernel, H200, replace(chain, launches=chain.launches[:n])).replay(
-            Play(l2_model=made)
+            Play(l2_model=l2)
         )
         names = {launch.name for launch in chain.launches[:n]}
         assert list(part.traffic) == [r for r in whole.traffic if r.launch in names]
@@ -189,10 +195,11 @@ def test_every_work_tile_is_played_once(slots: int, stride: int, group: int) -> 
     if stride and slots != stride:
         pytest.skip("a static list steps by the number of its CTAs")
     tiles = 60
-    own, zero = np.arange(tiles, dtype=np.int32), np.zeros(tiles, dtype=np.int32)
-    loop = (Template("x", 0, own),)
+    tile = np.arange(tiles, dtype=np.int32)
+    zero = np.zeros(tiles, dtype=np.int32)
+    loop = (Template("x", 0, tile),)
     low = LoweredLaunch(
-        "x", zero, zero + 1, (), loop, (), zero.astype(np.uint8), zero, own, group=group
+        "x", zero, zero + 1, (), loop, (), zero.astype(np.uint8), zero, tile, group=group
     )
     l2 = L2(
         small_l2(1, 1, 1), np.full(tiles, LINE, dtype=np.int32), np.zeros(tiles, dtype=np.uint8)
@@ -256,8 +263,13 @@ def test_ctrl_c_ends_a_long_replay(tmp_path: os.PathLike[str]) -> None:
                        "--format", "json",
                        "--out", {out!r}]))
     """)
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                             preexec_fn=hear_interrupts)  # fmt: skip
+    child = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_interrupts,
+    )
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "in the engine\n"

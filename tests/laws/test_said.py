@@ -37,7 +37,9 @@ def advice(
         time=of(total_s=1.0, bound_by="hbm"),
         hbm_bounds=of(compulsory_read=6, compulsory_write=4),
     )
-    tried = [of(words=words, hbm_bytes=moved, time_s=seconds) for words, moved, seconds in trials]
+    tried = [
+        of(words=words, hbm_bytes=hbm_bytes, time_s=seconds) for words, hbm_bytes, seconds in trials
+    ]
     return _advice(p, Tried(tuple(tried), skipped))  # type: ignore[arg-type]
 
 
@@ -80,9 +82,12 @@ def test_a_regime_past_the_capacity_is_said_so(
         "step",
     }
     values: Any = dict.fromkeys(names, 1) | {
-        "shared_tensors": ["K", "V"], "hbm_read_bytes": 300, "all_bytes": 150, "capacity_bytes": 100,
+        "shared_tensors": ["K", "V"],
+        "hbm_read_bytes": 300,
+        "all_bytes": 150,
+        "capacity_bytes": 100,
         "peak_in_use_bytes": in_use,
-    }  # fmt: skip
+    }
     text = _headline(regime, values)
     assert ("drifted apart" in text) == stronger
 
@@ -117,15 +122,26 @@ def test_what_a_claim_may_be_off_by(
         time_range=of(seconds=(1.0, 5.0)) if known else None,
         time_s=2.0,
     )
-    claim, reading = of(quantity=quantity, of="hbm"), of(direction=direction, value=100.0)
+    claim = of(quantity=quantity, of="hbm")
+    reading = of(direction=direction, value=100.0)
     assert _error(claim, p, reading) == pytest.approx((low, high))
 
 
 @pytest.mark.parametrize(
     ("unit", "scaled"),
-    [("KiB", 2e6 / 1024), ("MiB", 2e6 / 1024**2), ("GiB", 2e6 / 1024**3), ("MB", 2.0), ("GB", 2e-3),
-     ("GFLOP", 2e-3), ("ms", 2e9), ("us", 2e12), ("percent", 2e8), ("%", 2e8)],
-)  # fmt: skip
+    [
+        ("KiB", 2e6 / 1024),
+        ("MiB", 2e6 / 1024**2),
+        ("GiB", 2e6 / 1024**3),
+        ("MB", 2.0),
+        ("GB", 2e-3),
+        ("GFLOP", 2e-3),
+        ("ms", 2e9),
+        ("us", 2e12),
+        ("percent", 2e8),
+        ("%", 2e8),
+    ],
+)
 def test_amounts_in_units(unit: str, scaled: float) -> None:
     assert getattr(Amount(2e6), unit) == pytest.approx(scaled)
 
@@ -180,9 +196,19 @@ def test_accesses_that_move_most_come_first(monkeypatch: pytest.MonkeyPatch) -> 
 
     def group(line: str, space: str, sectors: int, wavefronts: int) -> Any:
         site = of(
-            line=line, space=space, sectors=sectors, wavefronts=wavefronts, requests=1, mode="load",
-            width=4, tensor="t", sectors_per_request=1.0, used_share=1.0, least_wavefronts=1, loop="",
-        )  # fmt: skip
+            line=line,
+            space=space,
+            sectors=sectors,
+            wavefronts=wavefronts,
+            requests=1,
+            mode="load",
+            width=4,
+            tensor="t",
+            sectors_per_request=1.0,
+            used_share=1.0,
+            least_wavefronts=1,
+            loop="",
+        )
         return of(sum=site, served=None)
 
     groups = [group("a", "global", 39, 0), group("b", "shared", 0, 10), group("c", "global", 41, 0)]

@@ -47,9 +47,12 @@ LAW = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 CASES = [
-    *(("flash", p) for p in ("fwd", "bwd", "fwd+bwd")), *(("flash1", p) for p in ("fwd", "bwd", "fwd+bwd")),
-    *(("naive", p) for p in ("fwd", "bwd", "fwd+bwd")), ("math", "fwd"), ("minimal", "fwd"),
-]  # fmt: skip
+    *(("flash", p) for p in ("fwd", "bwd", "fwd+bwd")),
+    *(("flash1", p) for p in ("fwd", "bwd", "fwd+bwd")),
+    *(("naive", p) for p in ("fwd", "bwd", "fwd+bwd")),
+    ("math", "fwd"),
+    ("minimal", "fwd"),
+]
 KERNELS = ("fa1", "fa2", "fa3", "cudnn", "cutlass", "triton", "flex", "sdpa", "naive", "math")
 GPUS = ("v100", "t4", "a100", "a10", "l4", "rtx-4090", "h100", "h200", "b200")
 
@@ -65,14 +68,14 @@ def moved_bytes(played: Replay, direction: str | None = None) -> int:
 
 def asked_bytes(chain: Chain) -> dict[str, int]:
     """Bytes that SMs load of each tensor or add to it."""
-    asked: dict[str, int] = {}
+    by_tensor: dict[str, int] = {}
     for row in count(chain):
         if row.direction == "read":
-            asked[row.tensor] = asked.get(row.tensor, 0) + row.bytes
+            by_tensor[row.tensor] = by_tensor.get(row.tensor, 0) + row.bytes
     for launch in chain.launches:
         for name, n in added_bytes(launch, chain).items():
-            asked[name] = asked.get(name, 0) + n
-    return asked
+            by_tensor[name] = by_tensor.get(name, 0) + n
+    return by_tensor
 
 
 @pytest.mark.parametrize(("algorithm", "passes"), CASES)
@@ -92,9 +95,10 @@ def test_what_comes_from_hbm_was_asked_for(
     for low in watch.lowered.launches:
         for template, objects in moved(low):
             tiles[template.tensor] = tiles.get(template.tensor, 0) + objects.size
-    read, asked = watch.l2.counts()[0], asked_bytes(chain)
+    read = watch.l2.counts()[0]
+    requested_bytes = asked_bytes(chain)
     for number, name in enumerate(watch.lowered.tensors):
-        assert read[number] <= asked.get(name, 0) + LINE * tiles.get(name, 0), name
+        assert read[number] <= requested_bytes.get(name, 0) + LINE * tiles.get(name, 0), name
 
 
 def engine_reads(kernel: str, gpu: str, problem: AttentionProblem) -> tuple[dict[str, int], Chain]:
@@ -102,11 +106,11 @@ def engine_reads(kernel: str, gpu: str, problem: AttentionProblem) -> tuple[dict
     profile = load_profile(gpu)
     chosen = resolve(kernel, problem, profile)
     chain = plan(problem, chosen)
-    found: list[Any] = []
+    seen: list[Any] = []
     Call.of(problem, chosen, profile, chain).replay(
-        trace=lambda launch, low, lowered, l2, begin: found.append((lowered, l2))
+        trace=lambda launch, low, lowered, l2, begin: seen.append((lowered, l2))
     )
-    lowered, l2 = found[-1]
+    lowered, l2 = seen[-1]
     return dict(zip(lowered.tensors, l2.counts()[0], strict=False)), chain
 
 
@@ -137,13 +141,13 @@ def test_a_replay_lies_between_its_bounds(algorithm: str, passes: str, data: st.
     assert limits.compulsory_read <= moved_bytes(played, "read") <= limits.no_l2_read
     assert moved_bytes(played, "write") <= limits.no_l2_write
     assert limits.compulsory_write <= moved_bytes(played, "write") + played.dirty_bytes
-    asked = asked_bytes(chain)
+    requested_bytes = asked_bytes(chain)
     for tensor in chain.tensors.values():
         read = played.traffic.total("hbm", "read", tensor=tensor.name)
         assert (
             (needed_bytes(problem, tensor) if tensor.role is Role.INPUT else 0)
             <= read
-            <= asked.get(tensor.name, 0)
+            <= requested_bytes.get(tensor.name, 0)
         )
 
 
@@ -151,18 +155,21 @@ def test_a_replay_lies_between_its_bounds(algorithm: str, passes: str, data: st.
 def problems(draw: st.DrawFn) -> dict[str, Any]:
     """Arguments of problems of up to 2,000 tokens, with lengths at and beside powers of two."""
     heads = draw(st.sampled_from((1, 2, 4, 8)))
-    made: dict[str, Any] = {
-        "batch": draw(st.integers(1, 2)), "heads": heads,
+    values: dict[str, Any] = {
+        "batch": draw(st.integers(1, 2)),
+        "heads": heads,
         "kv_heads": draw(st.sampled_from((heads, max(1, heads // 4)))),
         "seq_q": draw(st.one_of(st.integers(1, 2000), st.sampled_from((256, 512, 1024, 2048)))),
-        "head_dim": draw(st.sampled_from((64, 96, 128))), "mask": draw(st.sampled_from(("none", "causal", "window"))),
-        "passes": draw(st.sampled_from(("fwd", "bwd", "fwd+bwd"))), "dtype": "fp16",
-    }  # fmt: skip
+        "head_dim": draw(st.sampled_from((64, 96, 128))),
+        "mask": draw(st.sampled_from(("none", "causal", "window"))),
+        "passes": draw(st.sampled_from(("fwd", "bwd", "fwd+bwd"))),
+        "dtype": "fp16",
+    }
     if draw(st.integers(0, 2)) == 0:
-        made["seq_k"] = draw(st.integers(1, 2000))
-    if made["mask"] == "window":
-        made["window"] = draw(st.integers(0, 1500))
-    return made
+        values["seq_k"] = draw(st.integers(1, 2000))
+    if values["mask"] == "window":
+        values["window"] = draw(st.integers(0, 1500))
+    return values
 
 
 Drawn = tuple[AttentionProblem, Kernel, Chain, HardwareProfile]
@@ -199,10 +206,16 @@ GROUP_GPUS = {
 }
 LATENT = {"latent_kv": True, "kv_heads": 1, "head_dim": 576, "head_dim_v": 512}
 """What differs where a kernel does not take fp16 on an H200, or no K and V."""
-GROUP_ARGUMENTS = {"fa3-fp8": {"dtype": "fp8"}, "fa3-fp8-transposed": {"dtype": "fp8"}, "mla": LATENT,
-                   "xqa-sm90": {"dtype": "fp8"},
-                   "flashmla": {**LATENT, "page_size": 64}, "aiter": {"dtype": "bf16", "head_dim": 128},
-                   "hipkittens": {"dtype": "bf16"}, "fa4-256": {"head_dim": 256}}  # fmt: skip
+GROUP_ARGUMENTS = {
+    "fa3-fp8": {"dtype": "fp8"},
+    "fa3-fp8-transposed": {"dtype": "fp8"},
+    "mla": LATENT,
+    "xqa-sm90": {"dtype": "fp8"},
+    "flashmla": {**LATENT, "page_size": 64},
+    "aiter": {"dtype": "bf16", "head_dim": 128},
+    "hipkittens": {"dtype": "bf16"},
+    "fa4-256": {"head_dim": 256},
+}
 UNGROUPED = (
     "dsa",
     "dsv4",
@@ -225,15 +238,22 @@ UNGROUPED = (
 def test_heads_of_a_group_read_rows_of_their_own(kernel: str, data: st.DataObject) -> None:
     """Launches of a chain may pack a group's heads in other ways, or not at all: each moves the objects of its own
     tensors, and a cold call reads the compulsory bytes of every tensor at least."""
-    group, kv_heads = data.draw(st.sampled_from((2, 3, 4, 8))), data.draw(st.integers(1, 3))
+    group = data.draw(st.sampled_from((2, 3, 4, 8)))
+    kv_heads = data.draw(st.integers(1, 3))
     blocks = data.draw(st.integers(1, 6))
     arguments = {
-        "batch": data.draw(st.integers(1, 2)), "heads": group * kv_heads, "kv_heads": kv_heads,
-        "seq_q": data.draw(st.one_of(st.just(64 * blocks), st.just(80 * blocks), st.integers(1, 400))),
-        "head_dim": data.draw(st.sampled_from((64, 128))), "mask": data.draw(st.sampled_from(("none", "causal"))),
-        "passes": data.draw(st.sampled_from(("fwd", "bwd", "fwd+bwd"))), "dtype": "fp16",
+        "batch": data.draw(st.integers(1, 2)),
+        "heads": group * kv_heads,
+        "kv_heads": kv_heads,
+        "seq_q": data.draw(
+            st.one_of(st.just(64 * blocks), st.just(80 * blocks), st.integers(1, 400))
+        ),
+        "head_dim": data.draw(st.sampled_from((64, 128))),
+        "mask": data.draw(st.sampled_from(("none", "causal"))),
+        "passes": data.draw(st.sampled_from(("fwd", "bwd", "fwd+bwd"))),
+        "dtype": "fp16",
         "layout": data.draw(st.sampled_from(("bhsd", "bshd"))),
-    }  # fmt: skip
+    }
     if data.draw(st.booleans()):
         arguments["seq_k"] = data.draw(st.integers(1, 700))
     if data.draw(st.integers(0, 3)) == 0:
@@ -264,7 +284,8 @@ def test_a_library_s_kernel_lies_between_its_bounds(
     """As above where a sample of the lines is followed: reads are bounded to the byte."""
     problem, chosen, chain, profile = call(kernel, gpu, arguments)
     worked_out = Call.of(problem, chosen, profile, chain)
-    played, limits = worked_out.replay(Play(l2_model=part_of(profile, share))), worked_out.bounds
+    played = worked_out.replay(Play(l2_model=part_of(profile, share)))
+    limits = worked_out.bounds
     assert limits.compulsory_read <= moved_bytes(played, "read") <= limits.no_l2_read
     assert moved_bytes(played, "write") <= limits.no_l2_write
 
@@ -279,8 +300,8 @@ def test_an_l2_of_twice_the_sets_moves_no_more(
     problem, chosen, chain, profile = call(kernel, gpu, arguments)
     small = part_of(profile, share)
     before, after = (
-        moved_bytes(Call.of(problem, chosen, profile, chain).replay(Play(l2_model=each)))
-        for each in (small, replace(small, sets=2 * small.sets))
+        moved_bytes(Call.of(problem, chosen, profile, chain).replay(Play(l2_model=l2)))
+        for l2 in (small, replace(small, sets=2 * small.sets))
     )
     assert after <= 1.02 * before + profile.line_bytes
 
@@ -309,8 +330,8 @@ def test_queries_that_keep_a_key_are_counted(arguments: dict[str, Any]) -> None:
             "seq_k": arguments.get("seq_k", 60) % 150 + 1,
         }
     )
-    kept = dense(problem.pair_mask, problem.seq_q, problem.seq_k).any(axis=1)
-    assert problem.pair_mask.kept_queries(problem.seq_q, problem.seq_k) == int(kept.sum())
+    kept_queries = dense(problem.pair_mask, problem.seq_q, problem.seq_k).any(axis=1)
+    assert problem.pair_mask.kept_queries(problem.seq_q, problem.seq_k) == int(kept_queries.sum())
 
 
 def test_rows_without_keys_are_not_compulsory() -> None:
@@ -428,10 +449,10 @@ def test_an_explanation_of_no_hbm_bytes() -> None:
         method="replay",
     )
     assert p.total("hbm") == 0
-    found = explain(p)
-    assert found.tried.trials
-    assert found.advice.startswith("nothing is read from or written to HBM")
-    assert not found.sources
+    explanation = explain(p)
+    assert explanation.tried.trials
+    assert explanation.advice.startswith("nothing is read from or written to HBM")
+    assert not explanation.sources
 
 
 def test_coarse_steps_are_no_longer_than_the_l2_holds(monkeypatch: pytest.MonkeyPatch) -> None:

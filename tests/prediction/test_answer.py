@@ -44,9 +44,9 @@ def as_json(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
 def byte_numbers(value: object) -> set[str]:
     """Every whole number of a JSON value, as a person reads bytes."""
     if isinstance(value, dict):
-        return {text for one in value.values() for text in byte_numbers(one)}
+        return {text for item in value.values() for text in byte_numbers(item)}
     if isinstance(value, list):
-        return {text for one in value for text in byte_numbers(one)}
+        return {text for item in value for text in byte_numbers(item)}
     return (
         {bytes_text(value)}
         if isinstance(value, int | float) and not isinstance(value, bool)
@@ -59,10 +59,12 @@ def byte_numbers(value: object) -> set[str]:
 
 @settings(deadline=None)
 @given(
-    kernel=st.sampled_from(["naive", "fa2", "cutlass"]), tokens=st.sampled_from([64, 300, 1024, 2048]),
-    mask=st.sampled_from(["none", "causal"]), kv_heads=st.sampled_from([2, 8]),
+    kernel=st.sampled_from(["naive", "fa2", "cutlass"]),
+    tokens=st.sampled_from([64, 300, 1024, 2048]),
+    mask=st.sampled_from(["none", "causal"]),
+    kv_heads=st.sampled_from([2, 8]),
     gpu=st.sampled_from(["a100", "h200", "l4"]),
-)  # fmt: skip
+)
 def test_the_bytes_and_the_factor_are_those_of_the_prediction(
     kernel: str, tokens: int, mask: str, kv_heads: int, gpu: str
 ) -> None:
@@ -82,11 +84,14 @@ def test_the_bytes_and_the_factor_are_those_of_the_prediction(
 
 
 WARM = [
-    "predict --gpu h100 --kernel fa2 --seq-len 512", "predict --gpu h100 --kernel fa2,cudnn --seq-len 512",
+    "predict --gpu h100 --kernel fa2 --seq-len 512",
+    "predict --gpu h100 --kernel fa2,cudnn --seq-len 512",
     "predict --gpu h200 --kernel cudnn --heads 32 --kv-heads 8 --seq-len 1 --seq-len-k 8k",
-    "predict --gpu h100 --kernel fa2 --seq-len 512 --method bounds", "explain --gpu h100 --kernel fa2 --seq-len 512",
-    "compare --gpu h100 --kernel naive,fa2 --seq-len 512", "predict --gpu h100 --model llama-3-8b --seq-len 512",
-]  # fmt: skip
+    "predict --gpu h100 --kernel fa2 --seq-len 512 --method bounds",
+    "explain --gpu h100 --kernel fa2 --seq-len 512",
+    "compare --gpu h100 --kernel naive,fa2 --seq-len 512",
+    "predict --gpu h100 --model llama-3-8b --seq-len 512",
+]
 
 
 @pytest.mark.parametrize("line", WARM)
@@ -96,26 +101,31 @@ def test_a_warm_call_that_reads_less_is_not_said_to_read_the_compulsory_bytes(
     cold, warm = (
         as_json(capsys, *line.split(), "--l2", start)["answer"] for start in ("cold", "warm")
     )
-    said = re.compile(
+    sentence = re.compile(
         r"HBM \((the )?compulsory(?! [\d.]+ .B lie)|\(compulsory\) and|MB, the compulsory bytes\)"
     )
-    assert said.search(cold)
+    assert sentence.search(cold)
     assert "warm" not in cold
-    assert not said.search(warm), warm
+    assert not sentence.search(warm), warm
     assert (
         "warm L2" in warm or "left the rest in the L2" in warm or "with a cold L2 at least" in warm
     )
 
 
 @settings(deadline=None)
-@given(tokens=st.sampled_from([1, 64, 512, 2048, 4096]), kernel=st.sampled_from(["fa2", "naive"]),
-       gpu=st.sampled_from(["a100", "h200", "t4"]))  # fmt: skip
+@given(
+    tokens=st.sampled_from([1, 64, 512, 2048, 4096]),
+    kernel=st.sampled_from(["fa2", "naive"]),
+    gpu=st.sampled_from(["a100", "h200", "t4"]),
+)
 def test_what_a_warm_l2_leaves_to_hbm_is_told_by_what_is_compulsory(
     tokens: int, kernel: str, gpu: str
 ) -> None:
     kernel = "cutlass" if gpu == "t4" and kernel == "fa2" else kernel
     p = predict(problem(tokens, seq_k=4096), kernel, gpu, l2_start="warm")
-    sentence, read, least = answer([p]), p.hbm_payload.read, p.hbm_bounds.compulsory_read
+    sentence = answer([p])
+    read = p.hbm_payload.read
+    least = p.hbm_bounds.compulsory_read
     if read * 1.05 < least:
         assert f"compulsory {bytes_text(least)} lie" in sentence
         assert "in the warm L2" in sentence
@@ -145,15 +155,15 @@ def naive_scores(data: dict) -> int:
 def test_the_one_that_reads_least_is_held_against_the_other_and_has_its_reason() -> None:
     naive, flash = (predict(problem(4096), kernel, "t4") for kernel in ("naive", "cutlass"))
     assert excess(naive) > excess(flash)
-    said = answer([flash, naive])
-    assert said == answer([naive, flash])
+    sentence = answer([flash, naive])
+    assert sentence == answer([naive, flash])
     both = f"({bytes_text(flash.hbm.read)} against {bytes_text(naive.hbm.read)})"
     assert re.match(
         rf"cutlass on t4 in fp16 reads [\d.]+x fewer bytes from HBM than naive {re.escape(both)}",
-        said,
+        sentence,
     )
-    assert f" in {seconds_text(flash.time_s)} (boost), not {seconds_text(naive.time_s)}" in said
-    assert reason(naive) in said
+    assert f" in {seconds_text(flash.time_s)} (boost), not {seconds_text(naive.time_s)}" in sentence
+    assert reason(naive) in sentence
 
 
 def test_of_three_each_has_a_line() -> None:
@@ -163,7 +173,7 @@ def test_of_three_each_has_a_line() -> None:
         f"{p.kernel.name} on a100-sxm-80gb in fp16" for p in several
     }
     for p in several:
-        (line,) = (one for one in lines if one.startswith(f"{p.kernel.name} on"))
+        (line,) = (line for line in lines if line.startswith(f"{p.kernel.name} on"))
         assert bytes_text(p.hbm.read) in line
         assert seconds_text(p.time_s) in line
     assert last.endswith(f"{confidence(several)}.")
@@ -199,8 +209,8 @@ def test_keys_that_outgrow_a_partition_are_the_reason_of_a_long_causal_call() ->
     p = predict(problem(65536, heads=2, head_dim=128, mask="causal", dtype="bf16"), "fa2", "h200")
     assert excess(p) > 2
     # 2 tensors x 65,536 x 128 x 2 bytes = 33.55 MB
-    kept = bytes_text(partition_bytes(p))
-    assert f"33.55 MB, exceed the {kept} that one partition of the L2 keeps" in why(p)
+    kept_text = bytes_text(partition_bytes(p))
+    assert f"33.55 MB, exceed the {kept_text} that one partition of the L2 keeps" in why(p)
     assert "CTAs drift apart" in why(p)
     assert "spilled registers take room in the L2" in why(p)
 
@@ -212,9 +222,9 @@ def test_where_the_l2_serves_the_rest_it_says_so() -> None:
 
 def test_where_no_query_sees_a_key_nothing_is_compulsory() -> None:
     """The window of 3 keys ends 511 tokens before the first key."""
-    said = answer([predict(problem(190, mask="window", window=3, offset=-511), "fa2", "h200")])
-    assert "where nothing is compulsory: no query sees a key)" in said
-    assert "times" not in said
+    sentence = answer([predict(problem(190, mask="window", window=3, offset=-511), "fa2", "h200")])
+    assert "where nothing is compulsory: no query sees a key)" in sentence
+    assert "times" not in sentence
 
 
 def test_a_decoding_step_reads_nothing_twice() -> None:
@@ -240,8 +250,10 @@ def test_sentences_are_short() -> None:
     """None of more than 30 words, of whatever regime."""
     calls = [
         (problem(65536, heads=2, head_dim=128, mask="causal", dtype="bf16"), "fa2", "h200"),
-        (problem(4096), "naive", "t4"), (problem(2048), "default", "l4"), (problem(1, seq_k=8192), "fa2", "a100"),
-    ]  # fmt: skip
+        (problem(4096), "naive", "t4"),
+        (problem(2048), "default", "l4"),
+        (problem(1, seq_k=8192), "fa2", "a100"),
+    ]
     for call in calls:
         for sentence in re.split(
             r"\. |\n", answer([predict(*call), predict(call[0], "flash", call[2])])
@@ -258,7 +270,8 @@ def trust(predictions: list[Prediction]) -> str:
 
 
 def test_confidence_is_one_word_and_what_was_checked() -> None:
-    h200, l4 = predict(problem(), "fa2", "h200"), predict(problem(), "fa2", "l4")
+    h200 = predict(problem(), "fa2", "h200")
+    l4 = predict(problem(), "fa2", "l4")
     fa3 = predict(problem(), "fa3", "h100")
     assert confidence([h200]) == "Simulated; checked against counters"
     assert confidence([l4]) == "Simulated. Backed by public counters"
@@ -274,7 +287,8 @@ def test_confidence_is_one_word_and_what_was_checked() -> None:
 
 
 def test_trust_follows_the_method_and_what_the_models_rest_on() -> None:
-    h200, l4 = predict(problem(), "fa2", "h200"), predict(problem(), "fa2", "l4")
+    h200 = predict(problem(), "fa2", "h200")
+    l4 = predict(problem(), "fa2", "l4")
     assert trust([h200]).endswith(
         "against that GPU's counters. The L2 model's numbers: 9 measured, 1 published"
     )
@@ -288,13 +302,13 @@ def test_trust_follows_the_method_and_what_the_models_rest_on() -> None:
 
 def test_trust_names_kernels_of_which_a_gpu_counted_one_and_says_numbers_once() -> None:
     counted, uncounted = (predict(problem(), name, "h100") for name in ("fa2", "fa3"))
-    said = trust([counted, uncounted])
-    assert "HBM bytes of fa2 on h100-sxm by replay, checked" in said
+    sentence = trust([counted, uncounted])
+    assert "HBM bytes of fa2 on h100-sxm by replay, checked" in sentence
     assert (
         "HBM bytes of fa3 on h100-sxm by replay, with no counters of this kernel to compare with"
-        in said
+        in sentence
     )
-    assert said.count("The L2 model's numbers") == 1
+    assert sentence.count("The L2 model's numbers") == 1
     assert "of fa2" not in trust([counted])
 
 

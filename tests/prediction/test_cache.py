@@ -69,12 +69,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def plays(monkeypatch: pytest.MonkeyPatch) -> list[Inputs]:
     """What the engine was asked to play."""
-    asked: list[Inputs] = []
+    inputs_played: list[Inputs] = []
     play = engine_room.replay
     monkeypatch.setattr(
-        engine_room, "replay", lambda inputs, *rest: asked.append(inputs) or play(inputs, *rest)
+        engine_room,
+        "replay",
+        lambda inputs, *rest: inputs_played.append(inputs) or play(inputs, *rest),
     )
-    return asked
+    return inputs_played
 
 
 def predicted(name: str) -> iosim.Prediction:
@@ -88,14 +90,14 @@ def predicted(name: str) -> iosim.Prediction:
 def test_a_kept_prediction_is_the_fresh_one(
     name: str, folder: Path, plays: list[Inputs], monkeypatch: Any
 ) -> None:
-    kept = predicted(name)
+    first = predicted(name)
     assert len(plays) == 1
     again = predicted(name)
     assert len(plays) == 1
     monkeypatch.setenv("IOSIM_CACHE", "off")
     fresh = predicted(name)
     assert len(plays) == 2
-    for other in (kept, again):
+    for other in (first, again):
         assert other.to_dict() == fresh.to_dict()
         assert other.to_text() == fresh.to_text()
         assert digest(other.replay) == digest(fresh.replay)
@@ -106,10 +108,14 @@ def test_windows_are_kept_without_loss(folder: Path) -> None:
     call = planned(problem, "cutlass", "t4")
     low = call.replay(Play(part=True))
     windows = np.arange(12, dtype=np.int64)
-    played = replace(low.launches[0], windows=module.Windows(windows, windows + 7, np.outer(windows, windows),
-                                                            np.outer(windows, windows + 1), 0.1))  # fmt: skip
-    one = replace(low, launches=(played,))
-    assert digest(module.from_plain(module.to_plain(one))) == digest(one)
+    played = replace(
+        low.launches[0],
+        windows=module.Windows(
+            windows, windows + 7, np.outer(windows, windows), np.outer(windows, windows + 1), 0.1
+        ),
+    )
+    shorter = replace(low, launches=(played,))
+    assert digest(module.from_plain(module.to_plain(shorter))) == digest(shorter)
 
 
 def changed(value: Any) -> Any:
@@ -135,7 +141,7 @@ def changed(value: Any) -> Any:
 def variants(value: Any) -> list[tuple[str, Any]]:
     """`value` with one number, name or entry changed, each with where that is; all of them."""
     if is_dataclass(value) and not isinstance(value, type):
-        names = [each.name for each in fields(value) if each.compare and each.init]
+        names = [field.name for field in fields(value) if field.compare and field.init]
         parts = [(name, *part) for name in names for part in variants(getattr(value, name))]
         return [
             (f"{name}.{where}", replace(value, **{name: other})) for name, where, other in parts
@@ -149,8 +155,9 @@ def variants(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, tuple):
         inner = [
             (f"{n}.{where}", (*value[:n], other, *value[n + 1 :]))
-            for n, one in enumerate(value) for where, other in variants(one)
-        ]  # fmt: skip
+            for n, item in enumerate(value)
+            for where, other in variants(item)
+        ]
         return inner or [("more", (*value, 1))]
     other = changed(value)
     return [] if other is None else [("value", other)]
@@ -160,7 +167,7 @@ def test_every_input_is_part_of_the_key() -> None:
     inputs = CALL.replay_inputs()
     keys = {digest(inputs): "as it is"}
     tried = variants(
-        {each.name: getattr(inputs, each.name) for each in fields(inputs) if each.compare}
+        {field.name: getattr(inputs, field.name) for field in fields(inputs) if field.compare}
     )
     assert len(tried) > 200
     for where, values in tried:
@@ -174,7 +181,7 @@ def test_the_key_is_that_of_the_inputs_and_not_of_the_name() -> None:
     assert digest(inputs) == digest(replace(inputs, gpu="another name"))
     assert digest(inputs) != digest(replace(inputs, play=Play(l2_start="warm")))
     assert digest(inputs) != digest(replace(inputs, tensors=dict(reversed(inputs.tensors.items()))))
-    assert {each.name for each in fields(inputs) if not each.compare} == {"gpu"}
+    assert {field.name for field in fields(inputs) if not field.compare} == {"gpu"}
 
 
 def test_nothing_else_reaches_the_engine() -> None:
@@ -204,8 +211,9 @@ def test_the_version_covers_every_module_that_a_replay_runs() -> None:
             todo += arrows[name]
     covered = {
         ".".join(("iosim", *path.relative_to(module.PACKAGE).with_suffix("").parts))
-        for folder in module.SOURCES for path in (module.PACKAGE / folder).glob("*.py")
-    }  # fmt: skip
+        for folder in module.SOURCES
+        for path in (module.PACKAGE / folder).glob("*.py")
+    }
     beside = {name for name in reached - covered if name.split(".")[1] not in ("base", "hardware")}
     assert beside <= {f"iosim.problem.{name}" for name in ("attention", "dtypes", "fields")}
 
@@ -233,12 +241,12 @@ def test_what_is_used_least_goes_first(tmp_path: Path) -> None:
     noise = np.random.default_rng(1)
     for n in range(100):
         cache.put(f"{n}", {"n": n, "noise": noise.bytes(5_000).hex()})
-    kept = [n for n in range(100) if cache.get(f"{n}") is not None]
-    assert kept == list(range(kept[0], 100))
-    assert 20 < len(kept) < 90
+    entries = [n for n in range(100) if cache.get(f"{n}") is not None]
+    assert entries == list(range(entries[0], 100))
+    assert 20 < len(entries) < 90
     state = cache.state()
     assert state.bytes <= 450_000
-    assert (state.results, state.current) == (len(kept), len(kept))
+    assert (state.results, state.current) == (len(entries), len(entries))
 
 
 def test_results_of_other_versions_go_before_ones_of_this(tmp_path: Path) -> None:
@@ -447,5 +455,7 @@ def test_a_report_is_not_played_again(
     request = CaseGrid.of(("t4", "h100"), ("naive", "cutlass"), problems)
     build_report(request)
     build_report(request)
-    kept = [digest(one) for one in plays if tile_accesses(one.chain) >= replays_module.KEPT_OF_MANY]
-    assert len(kept) == len(set(kept)) > 10
+    digests = [
+        digest(play) for play in plays if tile_accesses(play.chain) >= replays_module.KEPT_OF_MANY
+    ]
+    assert len(digests) == len(set(digests)) > 10

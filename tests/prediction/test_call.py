@@ -26,17 +26,20 @@ WHOLE = "the forward takes all value heads in a tile; alone it takes"
 
 def drawn(rng: random.Random) -> dict[str, Any]:
     heads = rng.choice((1, 2, 4, 8, 32))
-    seq_q, head_dim = (
-        rng.choice((1, 7, 64, 777, 1024, 4096)),
-        rng.choice((32, 40, 64, 96, 100, 128, 192, 256)),
-    )
+    seq_q = rng.choice((1, 7, 64, 777, 1024, 4096))
+    head_dim = rng.choice((32, 40, 64, 96, 100, 128, 192, 256))
     sizes: dict[str, Any] = {
-        "batch": rng.choice((1, 1, 3)), "heads": heads,
+        "batch": rng.choice((1, 1, 3)),
+        "heads": heads,
         "kv_heads": rng.choice([h for h in (1, 2, 4, 8) if heads % h == 0]),
-        "seq_q": seq_q, "seq_k": rng.choice((seq_q, seq_q, max(seq_q, 2048))), "head_dim": head_dim,
-        "head_dim_v": rng.choice((head_dim, head_dim, 64)), "dtype": rng.choice(("fp16", "bf16", "fp32")),
-        "dropout": rng.choice((0, 0, 0, 0.1)), "mask": rng.choice(("none", "causal", "causal", "window")),
-    }  # fmt: skip
+        "seq_q": seq_q,
+        "seq_k": rng.choice((seq_q, seq_q, max(seq_q, 2048))),
+        "head_dim": head_dim,
+        "head_dim_v": rng.choice((head_dim, head_dim, 64)),
+        "dtype": rng.choice(("fp16", "bf16", "fp32")),
+        "dropout": rng.choice((0, 0, 0, 0.1)),
+        "mask": rng.choice(("none", "causal", "causal", "window")),
+    }
     return sizes | ({"window": rng.choice((64, 5000))} if sizes["mask"] == "window" else {})
 
 
@@ -73,9 +76,13 @@ def test_both_passes_run_the_launches_of_each(seed: int) -> None:
             kernel, both = launches(name, gpu, sizes, "fwd+bwd")
             (_, first), (_, second) = alone
             if any(WHOLE in note for note in kernel.notes):
-                both, first, apart = both[len(first) :], (), apart + 1
+                both = both[len(first) :]
+                first = ()
+                apart = apart + 1
             elif any(UNPACKS in note for note in kernel.notes):
-                both, first, packed = both[-len(second) :], (), packed + 1
+                both = both[-len(second) :]
+                first = ()
+                packed = packed + 1
             elif any(SAVES in note for note in kernel.notes):
                 both = (*map(without_lse, both[: len(first)]), *both[len(first) :])
             assert both == first + second, (name, gpu, sizes)
@@ -94,7 +101,8 @@ def test_flash_attention_2_splits_with_a_backward_too() -> None:
 
 
 def test_a_tile_by_hand_is_the_backwards_too() -> None:
-    gpu, over = load_profile("a100"), Overrides(tile=(64, 64))
+    gpu = load_profile("a100")
+    over = Overrides(tile=(64, 64))
     problem = AttentionProblem(batch=1, heads=4, seq_q=1024, head_dim=128, passes="bwd")
     main_launch = next(
         n
@@ -105,7 +113,7 @@ def test_a_tile_by_hand_is_the_backwards_too() -> None:
 
 
 def test_why_the_forward_differs_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [
+    arguments = [
         "predict",
         "--kernel",
         "uniform",
@@ -120,11 +128,11 @@ def test_why_the_forward_differs_is_printed(capsys: pytest.CaptureFixture[str]) 
         "--method",
         "capacity",
     ]
-    assert main(asked) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert SAVES in shown
-    assert WHOLE in shown
-    assert main([*asked, "--format", "json"]) == 0
+    assert main(arguments) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert SAVES in printed
+    assert WHOLE in printed
+    assert main([*arguments, "--format", "json"]) == 0
     notes = json.loads(capsys.readouterr().out)["predictions"][0]["notes"]
     assert any(SAVES in note for note in notes)
     assert any(WHOLE in note for note in notes)

@@ -22,8 +22,11 @@ PTX = Path(__file__).parents[1] / "code" / "ptx"
 ACCESSES, FORWARD = PTX / "accesses.ptx", PTX / "flash_forward.ptx"
 ROWS, COLUMNS = 4096, 64
 COLUMN_STORE = {
-    "in": f"TENSOR({COLUMNS}x{ROWS},fp32)", "out": f"TENSOR({ROWS}x{COLUMNS},fp32)", "rows": ROWS, "cols": COLUMNS,
-}  # fmt: skip
+    "in": f"TENSOR({COLUMNS}x{ROWS},fp32)",
+    "out": f"TENSOR({ROWS}x{COLUMNS},fp32)",
+    "rows": ROWS,
+    "cols": COLUMNS,
+}
 HEADS, TOKENS = 8, 1024
 MATRICES = [f"{name}=TENSOR(1x{HEADS}x{TOKENS}x64,bf16)" for name in ("Q", "K", "V", "Out")]
 ATTENTION = [
@@ -104,12 +107,27 @@ def test_a_forward_from_its_code_moves_what_its_description_moves() -> None:
 
 def test_the_command_takes_arguments_with_commas(capsys: pytest.CaptureFixture[str]) -> None:
     typed = ",".join(f"{name}={value}" for name, value in COLUMN_STORE.items())
-    words = ["predict", "--code", str(ACCESSES), "--entry", "column_store", "--grid", "32", "--block", "128",
-             "--gpu", "h100,a100", "--arg", typed, "--format", "json"]  # fmt: skip
+    words = [
+        "predict",
+        "--code",
+        str(ACCESSES),
+        "--entry",
+        "column_store",
+        "--grid",
+        "32",
+        "--block",
+        "128",
+        "--gpu",
+        "h100,a100",
+        "--arg",
+        typed,
+        "--format",
+        "json",
+    ]
     assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)["predictions"]
-    assert [p["profile"] for p in found] == ["h100-sxm", "a100-sxm-80gb"]
-    assert found[0]["counters"]["global_store_sectors"] == ROWS * COLUMNS
+    predictions = json.loads(capsys.readouterr().out)["predictions"]
+    assert [p["profile"] for p in predictions] == ["h100-sxm", "a100-sxm-80gb"]
+    assert predictions[0]["counters"]["global_store_sectors"] == ROWS * COLUMNS
     assert whole_texts(typed.split(",")) == [
         f"{name}={value}" for name, value in COLUMN_STORE.items()
     ]
@@ -126,7 +144,7 @@ def test_the_command_takes_arguments_with_commas(capsys: pytest.CaptureFixture[s
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(more: dict[str, object], refused: str) -> None:
-    asked = {
+    arguments = {
         "code": ACCESSES,
         "grid": (32,),
         "arg": COLUMN_STORE,
@@ -135,7 +153,7 @@ def test_what_cannot_be_is_refused_in_one_line(more: dict[str, object], refused:
         **more,
     }
     with pytest.raises(InputError, match=refused) as error:
-        iosim.predict_code(**asked)  # type: ignore[arg-type]
+        iosim.predict_code(**arguments)  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
 
 
@@ -154,7 +172,7 @@ def test_a_kernel_file_is_made_of_an_attentions_code(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(text, encoding="utf-8")
     assert list(check_file(file)) == []
-    for said in (
+    for name in (
         'order = "query"',
         "block_q = 64",
         "block_k = 64",
@@ -162,7 +180,7 @@ def test_a_kernel_file_is_made_of_an_attentions_code(tmp_path: Path) -> None:
         'edge_k = "exact"',
         "warps = 4",
     ):
-        assert f"\n{said}" in text
+        assert f"\n{name}" in text
     read = iosim.predict(
         kernel=str(file),
         gpu="h100",
@@ -256,10 +274,16 @@ def test_a_kernel_of_code_has_its_splits_and_the_time_of_its_instructions() -> N
         "N": TOKENS,
     }
     name = iosim.kernel_of_code(FORWARD, (TOKENS // 64, HEADS), arguments, "h100")
-    asked = {"gpu": "h100", "heads": HEADS, "seq_len": TOKENS, "head_dim": 64, "dtype": "bf16"}
-    assert iosim.predict(kernel=name, **asked).kernel.tile.block_q == 64
-    assert iosim.explain(kernel=name, **asked).prediction.kernel.name == name
-    assert name in iosim.compare(kernel=["naive", name], **asked).to_text()
+    request_options = {
+        "gpu": "h100",
+        "heads": HEADS,
+        "seq_len": TOKENS,
+        "head_dim": 64,
+        "dtype": "bf16",
+    }
+    assert iosim.predict(kernel=name, **request_options).kernel.tile.block_q == 64
+    assert iosim.explain(kernel=name, **request_options).prediction.kernel.name == name
+    assert name in iosim.compare(kernel=["naive", name], **request_options).to_text()
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,21 @@ from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
 
 SMALL = AttentionProblem(heads=4, seq_q=256, head_dim=64, mask="causal")
-PEOPLES = ("a10g", "rtx-2080-ti", "rtx-3080", "rtx-4080", "rtx-5060-ti", "rtx-5080", "rtx-a5000", "l20", "a800", "gb10",
-           "gh200", "mi325x", "mi350x")  # fmt: skip
+PEOPLES = (
+    "a10g",
+    "rtx-2080-ti",
+    "rtx-3080",
+    "rtx-4080",
+    "rtx-5060-ti",
+    "rtx-5080",
+    "rtx-a5000",
+    "l20",
+    "a800",
+    "gb10",
+    "gh200",
+    "mi325x",
+    "mi350x",
+)
 
 
 @pytest.mark.parametrize("name", list_profiles())
@@ -42,8 +55,8 @@ def test_the_first_line_says_it(capsys: pytest.CaptureFixture[str]) -> None:
             main(["predict", "--gpu", gpu, "--kernel", "naive", "--seq-len", "256", "--heads", "2"])
             == 0
         )
-        said = "checked against counters." if word == "measured" else f"Backed by {word}."
-        assert said in capsys.readouterr().out.splitlines()[0]
+        confidence = "checked against counters." if word == "measured" else f"Backed by {word}."
+        assert confidence in capsys.readouterr().out.splitlines()[0]
     both = [predict(SMALL, "naive", gpu, method="capacity") for gpu in ("h200", "gb10")]
     assert backing(both) == "Backed by measured on h200-sxm, nothing on gb10"
     assert (
@@ -76,12 +89,17 @@ def test_gpus_that_people_have_answer(name: str) -> None:
 
 @pytest.mark.parametrize(("cc", "ctas"), [("8.7", 16), ("11.0", 24), ("12.1", 24)])
 def test_compute_capabilities_of_others_are_known(cc: str, ctas: int) -> None:
-    entries = {"sm_count": 20, "boost_clock_hz": 1.5e9, "l2_bytes": 4 << 20, "dram_bandwidth_bytes_per_s": 2e11,
-               "fp32_flops_per_s": 5e12}  # fmt: skip
-    own = {name: {"value": value, "source": "test"} for name, value in entries.items()}
+    entries = {
+        "sm_count": 20,
+        "boost_clock_hz": 1.5e9,
+        "l2_bytes": 4 << 20,
+        "dram_bandwidth_bytes_per_s": 2e11,
+        "fp32_flops_per_s": 5e12,
+    }
+    quantities = {name: {"value": value, "source": "test"} for name, value in entries.items()}
     rates = {"fp16": {"value": 2e13, "source": "test"}, "bf16": {"value": 2e13, "source": "test"}}
     head = {"schema": 1, "name": "mine", "compute_capability": cc}
-    profile = HardwareProfile.from_dict({**head, **own, "tensor_flops_per_s": rates})
+    profile = HardwareProfile.from_dict({**head, **quantities, "tensor_flops_per_s": rates})
     assert profile.max_blocks_per_sm == ctas
     assert resolve("flash", SMALL, profile).name == "flash"
     assert predict(SMALL, "flash", profile).time_s > 0

@@ -26,8 +26,8 @@ def test_the_recording_covers_all_kernels_gpus_and_passes() -> None:
 
 
 def held(rows: Iterable[dict[str, str]]) -> None:
-    moved = {row["call"]: texts for row in rows if (texts := list(maker.differences(row)))}
-    assert not moved
+    differing = {row["call"]: texts for row in rows if (texts := list(maker.differences(row)))}
+    assert not differing
 
 
 def test_every_eighth_recorded_prediction_has_not_moved() -> None:

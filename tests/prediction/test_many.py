@@ -28,8 +28,10 @@ def problem(tokens: int) -> iosim.AttentionProblem:
 
 REQUESTS = [
     Request(problem(tokens), kernel, gpu)
-    for gpu in ("t4", "a100", "h200") for kernel in ("naive", "cutlass", "fa2") for tokens in (100, 1000)
-]  # fmt: skip
+    for gpu in ("t4", "a100", "h200")
+    for kernel in ("naive", "cutlass", "fa2")
+    for tokens in (100, 1000)
+]
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
@@ -57,12 +59,12 @@ def test_all_at_once_keeps_the_order_asked_for() -> None:
 
 
 def test_an_error_comes_at_its_turn() -> None:
-    found = predict_many(
+    results = predict_many(
         [Request(problem(100), "cutlass", "t4"), Request(problem(100), "fa2", "t4")], jobs=2
     )
-    assert next(found).kernel.name == "cutlass"
+    assert next(results).kernel.name == "cutlass"
     with pytest.raises(iosim.InputError, match="fa2"):
-        next(found)
+        next(results)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -73,8 +75,8 @@ def test_requests_without_end_are_taken_as_needed(jobs: int) -> None:
         for n in taken:
             yield Request(problem(64 + n), "cutlass", "a100", method="capacity")
 
-    found = [p.problem.seq_q for p in itertools.islice(predict_many(endless(), jobs), 5)]
-    assert found == [64, 65, 66, 67, 68]
+    tokens = [p.problem.seq_q for p in itertools.islice(predict_many(endless(), jobs), 5)]
+    assert tokens == [64, 65, 66, 67, 68]
     assert next(taken) <= 5 + jobs * AHEAD + 2
 
 
@@ -86,28 +88,28 @@ def test_fewer_than_one_at_once_is_refused(jobs: int) -> None:
 
 def test_equal_replays_are_played_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's choice on an A100 is FlashAttention-2: one kernel under two names; and one GPU under two."""
-    asked: list[str] = []
+    gpus: list[str] = []
     play = engine_room.replay
     monkeypatch.setattr(
-        engine_room, "replay", lambda inputs, *rest: asked.append(inputs.gpu) or play(inputs, *rest)
+        engine_room, "replay", lambda inputs, *rest: gpus.append(inputs.gpu) or play(inputs, *rest)
     )
     again = [
         Request(problem(1000), kernel, gpu)
         for kernel in ("fa2", "sdpa")
         for gpu in ("a100", "a100-sxm-80gb")
     ]
-    one, *others = (
+    first, *others = (
         p.traffic for p in predict_many(again, jobs=2) if isinstance(p, iosim.Prediction)
     )
-    assert all(other == one for other in others)
-    assert len(asked) == 1
+    assert all(other == first for other in others)
+    assert len(gpus) == 1
 
 
 def test_options_reach_predict() -> None:
     warm = Request(
         problem(500), "fa2", "a100", iosim.Overrides(direction="ascending"), l2_start="warm"
     )
-    (found,) = predict_many([warm], 1)
+    (result,) = predict_many([warm], 1)
     alone = iosim.predict(
         problem(500),
         "fa2",
@@ -115,14 +117,14 @@ def test_options_reach_predict() -> None:
         l2_start="warm",
         overrides=iosim.Overrides(direction="ascending"),
     )
-    assert found.to_dict() == alone.to_dict()
+    assert result.to_dict() == alone.to_dict()
 
 
 def test_a_chain_in_place_of_the_kernels() -> None:
     alone = iosim.predict(problem(500), "naive", "a100")
     first = type(alone.chain)(alone.chain.tensors, alone.chain.launches[:1])
-    (found,) = predict_many([Request(problem(500), alone.kernel, alone.profile, chain=first)], 1)
-    assert {row.launch for row in found.traffic} == {alone.chain.launches[0].name}
+    (result,) = predict_many([Request(problem(500), alone.kernel, alone.profile, chain=first)], 1)
+    assert {row.launch for row in result.traffic} == {alone.chain.launches[0].name}
 
 
 def test_progress_counts_predictions_that_are_there() -> None:
@@ -150,12 +152,14 @@ def test_threads_show_no_bars(
 def test_whoever_stops_reading_stops_the_engine() -> None:
     """64k tokens of naive attention take ten seconds; the reader leaves after the first of three."""
     long = iosim.AttentionProblem(heads=8, seq_q=65536, head_dim=64)
-    requests = [Request(problem(64), "cutlass", "a100"), *(Request(long, "naive", gpu, method="replay")
-                                                          for gpu in ("a100", "h200"))]  # fmt: skip
-    found = predict_many(requests, 2)
-    next(found)
+    requests = [
+        Request(problem(64), "cutlass", "a100"),
+        *(Request(long, "naive", gpu, method="replay") for gpu in ("a100", "h200")),
+    ]
+    results = predict_many(requests, 2)
+    next(results)
     begin = time.process_time()  # of all threads, and nobody else's
-    found.close()  # type: ignore[attr-defined]
+    results.close()  # type: ignore[attr-defined]
     assert time.process_time() - begin < 5
     assert not [t for t in threading.enumerate() if t.name.startswith("iosim")]
 
@@ -173,9 +177,12 @@ list(predict_many((Request(long, "naive", gpu, method="replay") for gpu in ("a10
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of another kind")
 def test_ctrl_c_ends_all_threads() -> None:
     worker = subprocess.Popen(
-        [sys.executable, "-c", CODE], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", CODE],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=hears_ctrl_c,
-    )  # fmt: skip
+    )
     assert worker.stdout is not None
     assert worker.stdout.readline() == "begun\n"
     time.sleep(1.0)

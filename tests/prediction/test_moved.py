@@ -39,12 +39,12 @@ def test_a_page_of_what_moved() -> None:
         row("fa2", "a100", 1001),
         row("fa3", "h200", 1002),
     )
-    moved = [
+    change_rows = [
         *changes(first, hbm_read="1500", traffic="bb"),  # +50 %
         *changes(second, hbm_read="1101.1"),  # +10 %
         *changes(third, hbm_read="501", time_s="2e-3"),  # -50 %, +100 %
     ]
-    text = MOVED.summary(moved, 10)
+    text = MOVED.summary(change_rows, 10)
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert lines[0] == "3 of 10 recorded predictions moved."
     assert "hbm_read 3 +10 % 50 %" in lines  # of +50, +10 and -50: the middle one; sizes 10, 50, 50
@@ -53,8 +53,11 @@ def test_a_page_of_what_moved() -> None:
     assert "h200 2 +50 % 100 %" in lines  # +50, -50, +100
     worst = lines[lines.index("The 4 largest:") + 1 :: 2]
     assert [line.split(":")[0] for line in worst] == [
-        "+100 % time_s", "+50 % hbm_read", "-50 % hbm_read", "+10 % hbm_read",
-    ]  # fmt: skip
+        "+100 % time_s",
+        "+50 % hbm_read",
+        "-50 % hbm_read",
+        "+10 % hbm_read",
+    ]
 
 
 def test_bytes_from_nothing_and_refusals_are_said() -> None:

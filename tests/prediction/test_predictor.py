@@ -44,14 +44,17 @@ def test_what_sampling_does_not_shorten_takes_the_capacity_rule_and_says_so() ->
     assert any("tile accesses was not begun; method replay does it" in note for note in p.notes)
 
 
-@pytest.mark.parametrize(("whole", "in_part", "method"), [
-    # Accesses of a launch that must be played whole, and of one that can be played in part
-    (10, QUICK_ACCESSES - 10, "replay"),
-    (10, QUICK_ACCESSES - 9, "sampled"),
-    (QUICK_ACCESSES, 10, "sampled"),
-    (QUICK_ACCESSES + 1, 10, "capacity"),
-    (0, 10**12, "sampled"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("whole", "in_part", "method"),
+    [
+        # Accesses of a launch that must be played whole, and of one that can be played in part
+        (10, QUICK_ACCESSES - 10, "replay"),
+        (10, QUICK_ACCESSES - 9, "sampled"),
+        (QUICK_ACCESSES, 10, "sampled"),
+        (QUICK_ACCESSES + 1, 10, "capacity"),
+        (0, 10**12, "sampled"),
+    ],
+)
 def test_launches_that_must_be_played_whole_have_to_be_short(
     whole: int, in_part: int, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

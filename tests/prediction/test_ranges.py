@@ -58,32 +58,33 @@ def with_constants_of(gpu: str, other: str) -> HardwareProfile:
     """A GPU whose L2's constants are all another's."""
     profile, lender = load_profile(gpu), load_profile(other)
     return replace(
-        profile, **{name: getattr(lender, name) for name in L2_KNOWN},
+        profile,
+        **{name: getattr(lender, name) for name in L2_KNOWN},
         kinds={**profile.kinds, **dict.fromkeys(L2_KNOWN, "taken")},
         taken={**profile.taken, **dict.fromkeys(L2_KNOWN, other)},
-    )  # type: ignore[arg-type]  # fmt: skip
+    )  # type: ignore[arg-type]
 
 
 def ranged(call: Call, start: str) -> tuple[tuple[int, int], HbmRange]:
-    found = call.replay(Play(l2_start=start)).traffic
-    moved = int(found.total("hbm", "read")), int(found.total("hbm", "write"))
-    span = hbm_range(call, "replay", start, moved)
+    traffic = call.replay(Play(l2_start=start)).traffic
+    hbm_bytes = int(traffic.total("hbm", "read")), int(traffic.total("hbm", "write"))
+    span = hbm_range(call, "replay", start, hbm_bytes)
     assert span is not None
-    return moved, span
+    return hbm_bytes, span
 
 
 @cache
 def short_launches() -> list[tuple[Any, dict[str, float]]]:
     """(call, counted bytes) of recorded calls of one launch on the H200, and a few."""
-    found = []
+    rows_found = []
     for rows in calls(row for file in default_files() for row in read(file)):
         try:
             case = match(rows, load_profile("h200-sxm"))
         except NoModel:
             continue
         if len(rows) == 1 and len(case.chains) == 1 and tile_accesses(case.chains[0]) < ACCESSES:
-            found.append((case, dict(rows[0].measured)))
-    return found
+            rows_found.append((case, dict(rows[0].measured)))
+    return rows_found
 
 
 @pytest.mark.slow
@@ -93,9 +94,9 @@ def test_counters_of_an_h200_lie_in_the_range_with_constants_of_any_other(other:
     inside = []
     for case, measured in short_launches():
         _, span = ranged(Call.of(case.problem, case.kernel, profile, case.chains[0]), "cold")
-        for counter, (least, most) in (("hbm_read", span.read), ("hbm_write", span.write)):
+        for counter, (least, highest) in (("hbm_read", span.read), ("hbm_write", span.write)):
             if measured.get(counter) is not None:
-                inside.append(least <= measured[counter] <= most)
+                inside.append(least <= measured[counter] <= highest)
     assert len(inside) > 60
     assert sum(inside) >= BRACKETED * len(inside)
 
@@ -111,13 +112,21 @@ def test_counters_of_an_a30_lie_in_the_range_with_constants_of_any_other(other: 
         ahead = 0 if r["causal"] == "1" else int(r["window"])
         key = (int(r["seq"]), int(r["window"]), ahead, r["l2_start"])
         if key not in spans:
-            problem = AttentionProblem(heads=32, kv_heads=8, seq_q=key[0], head_dim=128, dtype="fp16", mask="window",
-                                       window=key[1], window_right=key[2])  # fmt: skip
+            problem = AttentionProblem(
+                heads=32,
+                kv_heads=8,
+                seq_q=key[0],
+                head_dim=128,
+                dtype="fp16",
+                mask="window",
+                window=key[1],
+                window_right=key[2],
+            )
             spans[key] = ranged(
                 Call.of(problem, resolve("flash-attn", problem, profile), profile), key[3]
             )[1]
-        least, most = spans[key].total
-        inside.append(least <= SECTOR * int(r["dram_sectors"]) <= most)
+        least, highest = spans[key].total
+        inside.append(least <= SECTOR * int(r["dram_sectors"]) <= highest)
     assert len(inside) == len(rows) > 60
     assert sum(inside) >= BRACKETED * len(inside)
 
@@ -148,10 +157,10 @@ def test_a_range_says_how_far_ctas_may_part() -> None:
     assert not span.constants
     assert span.read[0] < 0.88 * p.hbm.read < 877_909_000 < span.read[1]
     assert "for how far CTAs drift apart" in range_lines(p)[0]
-    least, most = (
+    least, highest = (
         Request(problem, "cutlass", "t4", accesses=2_000_000).predict(Replays()).hbm_range or span
     ).read
-    assert most > 3 * least
+    assert highest > 3 * least
 
 
 def test_a_call_that_fits_many_times_needs_no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,14 +299,24 @@ def test_a_range_of_few_queries_is_wider_where_tiles_are_not_published() -> None
     assert width(1) > 1.5 * width(16)
 
 
-@pytest.mark.parametrize(("overheads", "inferred"), [
-    ([], False),
-    ([("packets", Mode.STORE, "a source")], True),
-    ([("packets", Mode.STORE, "")], False),  # counted, not inferred
-    ([("neighbours", Mode.LOAD, "a source")], False),
-    ([(SPILL, Mode.STORE, "a source")], False),  # told by itself
-    ([(SPILL, Mode.STORE, "a source"), ("locks", Mode.LOAD, ""), ("packets", Mode.STORE, "a source")], True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("overheads", "inferred"),
+    [
+        ([], False),
+        ([("packets", Mode.STORE, "a source")], True),
+        ([("packets", Mode.STORE, "")], False),  # counted, not inferred
+        ([("neighbours", Mode.LOAD, "a source")], False),
+        ([(SPILL, Mode.STORE, "a source")], False),  # told by itself
+        (
+            [
+                (SPILL, Mode.STORE, "a source"),
+                ("locks", Mode.LOAD, ""),
+                ("packets", Mode.STORE, "a source"),
+            ],
+            True,
+        ),
+    ],
+)
 def test_stores_that_are_inferred(overheads: list[tuple[str, Mode, str]], inferred: bool) -> None:
     launches = [SimpleNamespace(overheads=())]
     launches += [

@@ -60,10 +60,15 @@ WORDS = {
 def drawn(rng: random.Random, longest: int) -> dict[str, Any]:
     seq_q = rng.choice([n for n in (1, 64, 777, 1024, 4096, 16384) if n <= longest])
     return {
-        "batch": rng.choice((1, 2)), "heads": rng.choice((1, 2, 8)), "seq_q": seq_q, "seq_k": max(seq_q, 512),
-        "head_dim": rng.choice((64, 128, 256)), "mask": rng.choice(("none", "causal")),
-        "dtype": rng.choice(("fp16", "bf16", "fp32")), "passes": rng.choice(("fwd", "fwd", "bwd", "fwd+bwd")),
-    }  # fmt: skip
+        "batch": rng.choice((1, 2)),
+        "heads": rng.choice((1, 2, 8)),
+        "seq_q": seq_q,
+        "seq_k": max(seq_q, 512),
+        "head_dim": rng.choice((64, 128, 256)),
+        "mask": rng.choice(("none", "causal")),
+        "dtype": rng.choice(("fp16", "bf16", "fp32")),
+        "passes": rng.choice(("fwd", "fwd", "bwd", "fwd+bwd")),
+    }
 
 
 def small_l2(rng: random.Random, gpu: str) -> Any:
@@ -91,15 +96,15 @@ def test_predict_and_explain_give_one_reason(seed: int) -> None:
         assert shortly(p) in explaining.explanations_answer([e])
         assert reason in str(p)
         assert reason in str(e)
-        for one in e.launches:
-            launch = next(n for n in p.chain.launches if n.name == one.name)
-            found = reuse(p, launch)
-            assert one.regime.removesuffix(", spills") == found.regime
-            regimes.add(found.regime)
+        for explained in e.launches:
+            launch = next(n for n in p.chain.launches if n.name == explained.name)
+            reuse_here = reuse(p, launch)
+            assert explained.regime.removesuffix(", spills") == reuse_here.regime
+            regimes.add(reuse_here.regime)
         assert borne_out(reason)
-        told = {regime for regime, words in WORDS.items() if words in reason}
+        regimes_named = {regime for regime, words in WORDS.items() if words in reason}
         reading = max(p.chain.launches, key=lambda n: p.traffic.total("hbm", "read", launch=n.name))
-        assert told <= {reuse(p, reading).regime}
+        assert regimes_named <= {reuse(p, reading).regime}
     assert len(regimes) >= 3
 
 
@@ -110,12 +115,13 @@ def borne_out(reason: str) -> bool:
     sizes = re.search(r"([\d.]+) (\w?B), (would fit in|exceeds?) the ([\d.]+) (\w?B) that", reason)
     if sizes is None:
         return "exceed" not in reason.split(" keeps")[0] or "between launches" in reason
-    used, keeps = float(sizes[1]) * units[sizes[2]], float(sizes[4]) * units[sizes[5]]
+    used = float(sizes[1]) * units[sizes[2]]
+    keeps = float(sizes[4]) * units[sizes[5]]
     return (used <= keeps) == (sizes[3] == "would fit in")
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("options", "message"),
     [
         (
             "--gpu t4 --kernel sdpa --seq-len 4k",
@@ -132,45 +138,49 @@ def borne_out(reason: str) -> bool:
     ],
 )
 def test_a_reason_is_one_that_its_numbers_bear(
-    asked: str, said: str, capsys: pytest.CaptureFixture[str]
+    options: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What fits in the L2 is no reason why it is read again; nor is what would be read in step, where that is more."""
-    assert main(["predict", *asked.split()]) == 0
-    (told,) = (line for line in capsys.readouterr().out.split("\n") if line.startswith("  why: "))
-    assert said in told
-    assert borne_out(told)
-    assert ("kept in step" in told) == ("exceed" in said)
+    assert main(["predict", *options.split()]) == 0
+    (why_line,) = (
+        line for line in capsys.readouterr().out.split("\n") if line.startswith("  why: ")
+    )
+    assert message in why_line
+    assert borne_out(why_line)
+    assert ("kept in step" in why_line) == ("exceed" in message)
 
 
 def test_bytes_in_step_are_named_only_where_they_are_less_than_what_is_read() -> None:
     """Two waves of 2 heads of 4 MB, of which the L2 keeps 6 or 3."""
-    found = Reuse(
+    reused = Reuse(
         ("K", "V"), 64, 2.0, 6_000_000, 4_000_000, 8_000_000, 1, 16_000_000, 90_000_000, 12_000_000
     )
     p = predict(AttentionProblem(heads=2, seq_q=512, head_dim=64), "fa2", "a100", method="bounds")
-    assert (found.outgrows, found.regime) == (False, "drift")
-    assert "16 MB" not in reread_clauses(p, found)["drift"]
-    outgrown = replace(found, capacity_bytes=3_000_000, hbm_read_bytes=30_000_000)
+    assert (reused.outgrows, reused.regime) == (False, "drift")
+    assert "16 MB" not in reread_clauses(p, reused)["drift"]
+    outgrown = replace(reused, capacity_bytes=3_000_000, hbm_read_bytes=30_000_000)
     assert (outgrown.outgrows, outgrown.regime) == (True, "drift")
     assert "kept in step, they read at most 16 MB" in reread_clauses(p, outgrown)["drift"]
     assert replace(outgrown, hbm_read_bytes=15_000_000).regime == "wave-bound"
 
 
-def first_sentences(capsys: pytest.CaptureFixture[str], command: str, asked: str) -> list[str]:
+def first_sentences(capsys: pytest.CaptureFixture[str], command: str, options: str) -> list[str]:
     """What is read, and why."""
-    assert main([command, *asked.split()]) == 0
+    assert main([command, *options.split()]) == 0
     return capsys.readouterr().out.split("\n")[0].rstrip(".").split(". ")[:2]
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "options",
     [
         "--kernel flash --gpu t4 --heads 2 --seq-len 16k --head-dim 128 --causal --dtype fp16",
         "--kernel flash --gpu t4 --heads 8 --seq-len 8k --head-dim 128 --dtype fp16",
     ],
 )
-def test_the_commands_print_one_reason(asked: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert first_sentences(capsys, "predict", asked) == first_sentences(capsys, "explain", asked)
+def test_the_commands_print_one_reason(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert first_sentences(capsys, "predict", options) == first_sentences(
+        capsys, "explain", options
+    )
 
 
 def test_a_changes_reads_stand_beside_reads() -> None:
@@ -181,11 +191,12 @@ def test_a_changes_reads_stand_beside_reads() -> None:
     e = explaining.explain(
         predict(problem, "fa2", replace(gpu, l2_bytes=gpu.need_int("l2_bytes") // 16))
     )
-    best, now = e.tried.trials[0].prediction, e.prediction
+    best = e.tried.trials[0].prediction
+    now = e.prediction
     assert best.total("hbm") < 0.98 * now.total("hbm")
-    said = explaining.explanations_answer([e])
-    assert f"fa2 would read {bytes_text(best.total('hbm', 'read'))}" in said
-    assert bytes_text(now.total("hbm", "read")) in said
+    sentence = explaining.explanations_answer([e])
+    assert f"fa2 would read {bytes_text(best.total('hbm', 'read'))}" in sentence
+    assert bytes_text(now.total("hbm", "read")) in sentence
 
 
 def bounded(p: Prediction) -> bool:
@@ -198,10 +209,14 @@ def test_no_time_is_below_the_ceiling(seed: int) -> None:
     seen = 0
     for _ in range(90):
         how: dict[str, Any] = {
-            "launched": rng.choice(("alone", "graph")), "l2_start": rng.choice(("cold", "warm")), "method": "capacity",
+            "launched": rng.choice(("alone", "graph")),
+            "l2_start": rng.choice(("cold", "warm")),
+            "method": "capacity",
             "clocks": rng.choice(("boost", "boost", "sustained", 1.2e9, 3e9)),
-        }  # fmt: skip
-        gpu, kernel, sizes = rng.choice(GPUS), rng.choice(KERNELS), drawn(rng, 16384)
+        }
+        gpu = rng.choice(GPUS)
+        kernel = rng.choice(KERNELS)
+        sizes = drawn(rng, 16384)
         try:
             p = predict(AttentionProblem(**sizes), kernel, gpu, **how)
         except InputError:

@@ -16,8 +16,10 @@ from iosim.hardware.trust import RATES_KNOWN, unmeasured_rates
 from iosim.prediction.predictor import predict
 
 BRACKETED = 0.85
-SAME_KERNEL = {"a30": "attention_latency_a30_fa2_nvbench.csv",
-               "rtx-a6000": "attention_latency_h100_a6000_llmservingsim.csv"}  # fmt: skip
+SAME_KERNEL = {
+    "a30": "attention_latency_a30_fa2_nvbench.csv",
+    "rtx-a6000": "attention_latency_h100_a6000_llmservingsim.csv",
+}
 
 
 def test_a_gpu_whose_rates_were_measured_has_no_range() -> None:
@@ -38,9 +40,9 @@ def test_published_times_of_the_catalogs_kernels_lie_in_it(gpu: str, file: str) 
         problem = problem_of(row)
         p = predict(problem, kernel_of(row, problem), gpu, l2_start=row["l2_start"])
         assert p.time_range is not None
-        least, most = p.time_range.seconds
-        assert least < p.time_s < most < 3 * least
-        inside += least <= float(row["seconds"]) <= most
+        least, highest = p.time_range.seconds
+        assert least < p.time_s < highest < 3 * least
+        inside += least <= float(row["seconds"]) <= highest
     assert inside >= BRACKETED * len(rows) > 8
 
 
@@ -59,8 +61,19 @@ def test_a_wider_unknown_makes_a_wider_range() -> None:
     assert narrow.seconds[1] - narrow.seconds[0] < p.time_range.seconds[1] - p.time_range.seconds[0]
 
 
-ROW = {"file": "", "gpu": "a30", "kernel": "fa2", "batch": "1", "heads": "8", "kv_heads": "8", "seq_q": "1024",
-       "seq_k": "1024", "head_dim": "128", "dtype": "fp16", "mask": "causal"}  # fmt: skip
+ROW = {
+    "file": "",
+    "gpu": "a30",
+    "kernel": "fa2",
+    "batch": "1",
+    "heads": "8",
+    "kv_heads": "8",
+    "seq_q": "1024",
+    "seq_k": "1024",
+    "head_dim": "128",
+    "dtype": "fp16",
+    "mask": "causal",
+}
 
 
 def test_what_nobody_measured_has_the_wider_range() -> None:

@@ -43,8 +43,15 @@ SLOW = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-PAIRS = [("flash", "fwd"), ("flash", "bwd"), ("flash", "fwd+bwd"), ("naive", "fwd"), ("naive", "bwd"),
-         ("naive", "fwd+bwd"), ("math", "fwd")]  # fmt: skip
+PAIRS = [
+    ("flash", "fwd"),
+    ("flash", "bwd"),
+    ("flash", "fwd+bwd"),
+    ("naive", "fwd"),
+    ("naive", "bwd"),
+    ("naive", "fwd+bwd"),
+    ("math", "fwd"),
+]
 SMALL = AttentionProblem(
     batch=2, heads=4, kv_heads=2, seq_q=21, seq_k=27, head_dim=8, head_dim_v=10, mask="causal"
 )
@@ -143,7 +150,8 @@ def test_reference_is_what_autograd_says(data: st.DataObject) -> None:
     bias = torch.tensor(arrays.get("bias", np.zeros((1, 1, 1, 1))), requires_grad=True)
     scores = scores + bias
     if problem.bias == "alibi":
-        i, j = torch.arange(problem.seq_q)[:, None], torch.arange(problem.seq_k)[None, :]
+        i = torch.arange(problem.seq_q)[:, None]
+        j = torch.arange(problem.seq_k)[None, :]
         scores = (
             scores - torch.tensor(arrays["slopes"]) * (i + problem.seq_k - problem.seq_q - j).abs()
         )
@@ -159,14 +167,24 @@ def test_reference_is_what_autograd_says(data: st.DataObject) -> None:
 
 def test_reference_masks_keys_as_torch_does() -> None:
     torch = pytest.importorskip("torch", reason="torch, the oracle of attention, is not installed")
-    problem = AttentionProblem(batch=2, heads=3, seq_q=9, seq_k=16, head_dim=8, dtype="fp32", bias="full",
-                               bias_shared="heads", key_padding=True, mask="causal")  # fmt: skip
+    problem = AttentionProblem(
+        batch=2,
+        heads=3,
+        seq_q=9,
+        seq_k=16,
+        head_dim=8,
+        dtype="fp32",
+        bias="full",
+        bias_shared="heads",
+        key_padding=True,
+        mask="causal",
+    )
     arrays = random_arrays(problem, 2)
     q, k, v = (torch.tensor(arrays[n], dtype=torch.float64) for n in "QKV")
-    kept = dense_mask(problem) & (arrays["padding"].reshape(2, 1, 1, 16) > 0)
-    kept[..., 0] = True  # every row keeps a key: torch gives NaN where none is kept
+    kept_pairs = dense_mask(problem) & (arrays["padding"].reshape(2, 1, 1, 16) > 0)
+    kept_pairs[..., 0] = True  # every row keeps a key: torch gives NaN where none is kept
     arrays["padding"][:, :, 0] = 1.0
-    mask = np.where(kept, arrays["bias"], -np.inf)
+    mask = np.where(kept_pairs, arrays["bias"], -np.inf)
     right = torch.nn.functional.scaled_dot_product_attention(
         q, k, v, attn_mask=torch.tensor(mask)
     ).numpy()
@@ -225,8 +243,8 @@ def test_slopes_and_padding() -> None:
     chain = plan(alibi, flash())
     assert chain.tensors["slopes"].bytes == 32 * 4
     assert l2(alibi, flash(), "slopes", "read") == B * H * (N // 128) * 32  # one sector a CTA
-    each = plan(alibi.with_(bias_shared="none"), flash()).tensors["slopes"]
-    assert each.bytes == B * 32 * 4
+    slopes = plan(alibi.with_(bias_shared="none"), flash()).tensors["slopes"]
+    assert slopes.bytes == B * 32 * 4
     padded = LARGE.with_(key_padding=True)
     assert plan(padded, flash()).tensors["padding"].bytes == B * N
     assert (
@@ -273,8 +291,8 @@ def test_naive_makes_a_pass_of_each_term() -> None:
     )  # the bytes of all keys, once a CTA of 4 rows
     masked = LARGE.with_(mask="causal")
     for storage, size in (("implicit", 1), ("bool", 1), ("additive", 2)):
-        made = count(plan(masked.with_(mask_storage=storage), naive)).total("l2")
-        assert made - plain == square * (4 + size)
+        masked_bytes = count(plan(masked.with_(mask_storage=storage), naive)).total("l2")
+        assert masked_bytes - plain == square * (4 + size)
 
 
 def test_an_additive_mask_has_no_pass_backward() -> None:
@@ -308,12 +326,12 @@ def test_the_bias_gradient_is_summed_where_it_is_shared() -> None:
 
 
 def test_a_mask_of_bytes_is_converted_first_where_the_library_does() -> None:
-    made = predict(
+    prediction = predict(
         LARGE.with_(mask="causal", mask_storage="bool"), "cutlass", "a100", method="capacity"
     )
-    assert [x.name for x in made.chain.launches] == ["convert_mask", "main"]
-    assert made.chain.tensors["mask"].bytes == N * N
-    assert made.chain.tensors["mask_added"].bytes == 2 * N * N
+    assert [x.name for x in prediction.chain.launches] == ["convert_mask", "main"]
+    assert prediction.chain.tensors["mask"].bytes == N * N
+    assert prediction.chain.tensors["mask_added"].bytes == 2 * N * N
     free = predict(
         LARGE.with_(mask="causal", mask_storage="bool"), "flash", "a100", method="capacity"
     )
@@ -321,9 +339,9 @@ def test_a_mask_of_bytes_is_converted_first_where_the_library_does() -> None:
 
 
 def test_formula_in_symbols() -> None:
-    made = derive(LARGE.with_(bias="full", bias_shared="heads"), flash(writes_lse=False))
-    assert str(made.total("read", tensor="bias")) == "B*H*N**2*e"
-    assert made.numbers().rows == tuple(
+    formula = derive(LARGE.with_(bias="full", bias_shared="heads"), flash(writes_lse=False))
+    assert str(formula.total("read", tensor="bias")) == "B*H*N**2*e"
+    assert formula.numbers().rows == tuple(
         r
         for r in count(plan(LARGE.with_(bias="full", bias_shared="heads"), flash(writes_lse=False)))
     )
@@ -344,27 +362,28 @@ def test_formula_command(capsys: pytest.CaptureFixture[str]) -> None:
 def bias_reads(shared: str | None, method: str, order: str = "query") -> int:
     problem = AttentionProblem(heads=16, seq_q=8192, head_dim=64, bias="full", bias_shared=shared)
     kernel = Kernel("flash", "flash", Tile(128, 128), schedule=Schedule(order=Order(order)))
-    made = predict(problem, kernel, "a100", method=method)
-    return int(made.traffic.total("hbm", "read", tensor="bias"))
+    prediction = predict(problem, kernel, "a100", method=method)
+    return int(prediction.traffic.total("hbm", "read", tensor="bias"))
 
 
 def test_a_shared_bias_larger_than_l2_is_read_again_by_each_round_of_heads() -> None:
     """8192^2 x 2 bytes = 134 MB does not stay in 40 MB of L2: by query order every head, one or two of them at a time,
     reads it; with heads fastest all heads share a tile while it is there."""
-    one = 8192 * 8192 * 2
-    assert bias_reads(None, "replay") == pytest.approx(16 * one, rel=0.01)
-    by_query, by_head = bias_reads("heads", "replay"), bias_reads("heads", "replay", "head")
-    assert by_head < 1.5 * one < by_query
+    bias_bytes = 8192 * 8192 * 2
+    assert bias_reads(None, "replay") == pytest.approx(16 * bias_bytes, rel=0.01)
+    by_query = bias_reads("heads", "replay")
+    by_head = bias_reads("heads", "replay", "head")
+    assert by_head < 1.5 * bias_bytes < by_query
     assert bias_reads("heads", "capacity") == pytest.approx(by_query, rel=0.6)
-    assert bias_reads("heads", "capacity", "head") == one
+    assert bias_reads("heads", "capacity", "head") == bias_bytes
 
 
 def test_a_shared_mask_that_fits_is_read_once() -> None:
     problem = AttentionProblem(heads=4, seq_q=1024, head_dim=64, mask="causal", mask_storage="bool")
     for kernel in ("naive", "flash"):
         for method in ("replay", "capacity"):
-            made = predict(problem, kernel, "h200", method=method)
-            read = made.traffic.total("hbm", "read", tensor="mask")
+            prediction = predict(problem, kernel, "h200", method=method)
+            read = prediction.traffic.total("hbm", "read", tensor="mask")
             assert read == pytest.approx(1024 * 1024, rel=0.2), (kernel, method)
 
 
@@ -379,26 +398,39 @@ def test_every_sequence_reads_its_own_bias() -> None:
     tiles = np.repeat(np.arange(low.tiles), 4)
     objects = objects_of(template, tiles, np.tile(np.arange(4), low.tiles))
     lowered = lower(chain, 4)
-    own = np.flatnonzero(lowered.owner == lowered.tensors.index("bias"))
-    half = own.size // 2
+    bias_lines = np.flatnonzero(lowered.owner == lowered.tensors.index("bias"))
+    half = bias_lines.size // 2
     sequence = low.head[tiles] // 3
-    assert own.size == 2 * 16
-    np.testing.assert_array_equal((objects[:, 0] - own[0]) // half, sequence)
+    assert bias_lines.size == 2 * 16
+    np.testing.assert_array_equal((objects[:, 0] - bias_lines[0]) // half, sequence)
     alibi = plan(
         problem.with_(bias="alibi", bias_shared=None), Kernel("flash", "flash", Tile(16, 16))
     )
-    made = lower(alibi, 4)
-    (slope,) = (t for t in made.launches[0].prologue if t.tensor == "slopes")
-    first = int(np.flatnonzero(made.owner == made.tensors.index("slopes"))[0])
-    np.testing.assert_array_equal(slope.base - first, made.launches[0].head % 3)
+    lowered_alibi = lower(alibi, 4)
+    (slope,) = (t for t in lowered_alibi.launches[0].prologue if t.tensor == "slopes")
+    first = int(np.flatnonzero(lowered_alibi.owner == lowered_alibi.tensors.index("slopes"))[0])
+    np.testing.assert_array_equal(slope.base - first, lowered_alibi.launches[0].head % 3)
 
 
 def test_capacity_gives_every_term_a_row() -> None:
-    problem = LARGE.with_(bias="full", key_padding=True, dropout=0.1, mask="causal", mask_storage="additive",
-                          passes="fwd+bwd", bias_grad=True)  # fmt: skip
-    found = Call.of(problem, flash(), load_profile("a100")).capacity().tensors("hbm")
-    assert {("bias", "read"), ("padding", "read"), ("mask", "read"), ("rng_state", "write"), ("rng_state", "read"),
-            ("dBias", "write")} <= set(found)  # fmt: skip
+    problem = LARGE.with_(
+        bias="full",
+        key_padding=True,
+        dropout=0.1,
+        mask="causal",
+        mask_storage="additive",
+        passes="fwd+bwd",
+        bias_grad=True,
+    )
+    by_tensor = Call.of(problem, flash(), load_profile("a100")).capacity().tensors("hbm")
+    assert {
+        ("bias", "read"),
+        ("padding", "read"),
+        ("mask", "read"),
+        ("rng_state", "write"),
+        ("rng_state", "read"),
+        ("dBias", "write"),
+    } <= set(by_tensor)
 
 
 # --- who takes what ---------------------------------------------------------------------------------------------------
@@ -423,7 +455,7 @@ TAKES = {  # as the libraries' interfaces have them: flash_attn_func, hopper's, 
     "fa2": {"alibi", "dropout"},
     "fa3": set(),
     "triton": set(),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kernel", TAKES)
@@ -436,14 +468,14 @@ def test_a_kernel_takes_it_or_names_those_that_do(kernel: str, term: str) -> Non
     if term in TAKES[kernel]:
         assert predict(problem, kernel, "h100", method="bounds").total("l2") > 0
         return
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as refusal:
         predict(problem, kernel, "h100", method="bounds")
     if term == "bias_grad" and "bias" not in TAKES[kernel]:
         option = "bias=full"
-    assert str(told.value).startswith(f"{option}: kernel {kernel} ")
-    names = str(told.value).split("accepted by: ")[1].split(", ")
-    asked = "bias" if option == "bias=full" else term
-    assert {k for k, taken in TAKES.items() if asked in taken} <= set(names)
+    assert str(refusal.value).startswith(f"{option}: kernel {kernel} ")
+    names = str(refusal.value).split("accepted by: ")[1].split(", ")
+    word = "bias" if option == "bias=full" else term
+    assert {k for k, taken in TAKES.items() if word in taken} <= set(names)
     assert kernel not in names
 
 
@@ -466,10 +498,16 @@ def test_one_tensor_of_scores_at_a_time() -> None:
     assert predict(problem, "flash", "a100", method="bounds").total("l2") > 0
 
 
-@pytest.mark.parametrize(("values", "kernel"), [
-    ({"bias": "full"}, "cutlass"), ({"mask": "causal", "mask_storage": "additive"}, "cutlass"),
-    ({"bias": "full", "dtype": "fp32"}, "cutlass"), ({}, "fa2"), ({"dropout": 0.1}, "fa2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("values", "kernel"),
+    [
+        ({"bias": "full"}, "cutlass"),
+        ({"mask": "causal", "mask_storage": "additive"}, "cutlass"),
+        ({"bias": "full", "dtype": "fp32"}, "cutlass"),
+        ({}, "fa2"),
+        ({"dropout": 0.1}, "fa2"),
+    ],
+)
 def test_what_pytorch_chooses(values: dict[str, Any], kernel: str) -> None:
     problem = AttentionProblem(heads=4, seq_q=512, head_dim=64, **values)
     assert predict(problem, "sdpa", "a100", method="bounds").kernel.name == kernel
@@ -525,23 +563,36 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "told"), BAD)
-def test_bad_input(values: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("values", "message"), BAD)
+def test_bad_input(values: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as error:
         AttentionProblem(**values)
-    assert str(error.value).startswith(told)
+    assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("algorithm", ["flash", "naive"])
-@pytest.mark.parametrize("values", [
-    {"bias": "full", "bias_grad": True, "bias_shared": "heads"}, {"bias": "alibi", "key_padding": True},
-    {"mask_storage": "bool", "dropout": 0.2},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"bias": "full", "bias_grad": True, "bias_shared": "heads"},
+        {"bias": "alibi", "key_padding": True},
+        {"mask_storage": "bool", "dropout": 0.2},
+    ],
+)
 def test_beside_a_list_of_blocks(algorithm: str, values: dict[str, Any]) -> None:
     """A butterfly of blocks: bias tiles are read, and dBias written, where the list has a tile."""
-    problem = AttentionProblem(batch=2, heads=2, seq_q=40, head_dim=8, dtype="fp32", mask="butterfly", mask_block=8,
-                               passes="fwd+bwd", **values)  # fmt: skip
+    problem = AttentionProblem(
+        batch=2,
+        heads=2,
+        seq_q=40,
+        head_dim=8,
+        dtype="fp32",
+        mask="butterfly",
+        mask_block=8,
+        passes="fwd+bwd",
+        **values,
+    )
     kernel = Kernel(algorithm, algorithm, Tile(8, 8))
     assert disagreements(problem, kernel) == []
     if algorithm == "flash" and problem.bias == "full":
@@ -550,21 +601,26 @@ def test_beside_a_list_of_blocks(algorithm: str, values: dict[str, Any]) -> None
         assert l2(problem, kernel, "bias", "read", "main") == 2 * 2 * visits * 8 * 8 * 4
 
 
-@pytest.mark.parametrize("values", [
-    {"bias": "full", "bias_shared": "both", "bias_grad": True, "passes": "fwd+bwd"},
-    {"bias": "alibi", "key_padding": True},
-    {"dropout": 0.1, "passes": "fwd+bwd", "mask": "causal", "mask_storage": "bool"},
-    {"bias": "full", "bias_grad": True, "passes": "bwd", "mask": "causal", "key_padding": True},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"bias": "full", "bias_shared": "both", "bias_grad": True, "passes": "fwd+bwd"},
+        {"bias": "alibi", "key_padding": True},
+        {"dropout": 0.1, "passes": "fwd+bwd", "mask": "causal", "mask_storage": "bool"},
+        {"bias": "full", "bias_grad": True, "passes": "bwd", "mask": "causal", "key_padding": True},
+    ],
+)
 @pytest.mark.parametrize("algorithm", ["flash", "naive"])
 def test_sweeps_count_them(algorithm: str, values: dict[str, Any]) -> None:
     problem = AttentionProblem(batch=2, heads=8, kv_heads=4, seq_q=1000, head_dim=64, **values)
     kernel = Kernel(algorithm, algorithm, Tile(128, 64))
-    lengths, heads = np.array([100, 1000, 4097]), np.array([[4], [8]])
+    lengths = np.array([100, 1000, 4097])
+    heads = np.array([[4], [8]])
     read, write, holds = on_arrays(problem, kernel, seq_q=lengths, seq_k=lengths, heads=heads)
     assert holds.any()
     for i, j in zip(*np.nonzero(holds), strict=True):
-        n, h = int(lengths[j]), int(heads[i, 0])
+        n = int(lengths[j])
+        h = int(heads[i, 0])
         traffic = count(plan(problem.with_(seq_q=n, seq_k=n, heads=h), kernel))
         assert (traffic.total("l2", "read"), traffic.total("l2", "write")) == (
             read[i, j],
@@ -574,7 +630,7 @@ def test_sweeps_count_them(algorithm: str, values: dict[str, Any]) -> None:
 
 
 def test_bad_input_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, told in (
+    for words, message in (
         (["--bias", "half"], "bias 'half'"),
         (["--mask-storage", "bool"], "--mask-storage 'bool' contradicts --mask"),
         (
@@ -582,14 +638,24 @@ def test_bad_input_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> No
             "--bias full: kernel fa2 does not take it; accepted by: cudnn, cutlass",
         ),
     ):
-        refused(capsys, ["predict", *words], told)
+        refused(capsys, ["predict", *words], message)
 
 
 def test_a_problem_and_its_dictionary() -> None:
     plain = AttentionProblem(heads=4)
-    assert set(plain.to_dict()) == {said.key for said in FIELDS.values() if said.always}
-    full = AttentionProblem(heads=4, mask="causal", offset=0, bias="full", bias_shared="heads", bias_dtype="float32",
-                            bias_grad=True, key_padding=True, mask_storage="additive", passes="bwd")  # fmt: skip
+    assert set(plain.to_dict()) == {field.key for field in FIELDS.values() if field.always}
+    full = AttentionProblem(
+        heads=4,
+        mask="causal",
+        offset=0,
+        bias="full",
+        bias_shared="heads",
+        bias_dtype="float32",
+        bias_grad=True,
+        key_padding=True,
+        mask_storage="additive",
+        passes="bwd",
+    )
     assert AttentionProblem.from_dict(full.to_dict()) == full
     assert full.to_dict()["bias_dtype"] == "fp32"
     assert (full.bias_heads, full.bias_batch, full.bias_type.bytes) == (1, 1, 4)
@@ -600,9 +666,9 @@ def test_every_term_alone_changes_only_its_own_rows() -> None:
     """Q, K, V and O move the same bytes whatever is added to the scores, as long as the same tiles are visited."""
     plain = table(count(plan(SMALL, flash())))
     for values in ({"bias": "full"}, {"bias": "alibi"}, {"key_padding": True}, {"dropout": 0.1}):
-        found = table(count(plan(SMALL.with_(**values), flash())))
-        assert {k: v for k, v in found.items() if k in plain} == plain
-        assert len(found) == len(plain) + 1
+        by_tensor = table(count(plan(SMALL.with_(**values), flash())))
+        assert {k: v for k, v in by_tensor.items() if k in plain} == plain
+        assert len(by_tensor) == len(plain) + 1
 
 
 @pytest.mark.parametrize("gpu", ["h100", "h200"])

@@ -15,7 +15,8 @@ from iosim.problem.masks.mask import IntervalMask
 
 
 def masks(draw: random.Random) -> tuple[CoveredMask, BlockMask]:
-    seq_q, seq_k = draw.randint(1, 400), draw.randint(1, 400)
+    seq_q = draw.randint(1, 400)
+    seq_k = draw.randint(1, 400)
     block = draw.choice((16, 64, 128))
     interval = IntervalMask(
         left=draw.choice((None, 0, 7, 100)),
@@ -47,7 +48,8 @@ def test_its_tiles_are_those_of_the_lists_in_order(seed: int) -> None:
     tile = draw.choice((8, 16)), draw.choice((4, 16))
     pack = draw.choice((1, 2, 4))
     shape = covered.seq_q * pack, covered.seq_k, *tile, pack
-    ours, theirs = covered.key_blocks(*shape), listed.key_blocks(*shape)
+    ours = covered.key_blocks(*shape)
+    theirs = listed.key_blocks(*shape)
     assert (ours.count == theirs.count).all()
     assert (ours.end_row == theirs.end_row).all()
     some = ours.count > 0

@@ -57,10 +57,10 @@ def name(row: dict[str, str]) -> str:
 @pytest.mark.parametrize("row", ROWS, ids=name)
 def test_what_the_sms_load_and_store_is_exact(row: dict[str, str]) -> None:
     """Local memory is part of what reaches the L2 and no part of what the SMs store to tensors."""
-    found = prediction(problem_of(row), row["l2_start"]).traffic
-    assert found.total("l2", "read") == SECTOR * int(row["l1_read_sectors"])
-    spilled = found.total("l2", "write", tensor="spill")
-    assert found.total("l2", "write") - spilled == SECTOR * int(row["l1_write_sectors"])
+    traffic = prediction(problem_of(row), row["l2_start"]).traffic
+    assert traffic.total("l2", "read") == SECTOR * int(row["l1_read_sectors"])
+    spilled = traffic.total("l2", "write", tensor="spill")
+    assert traffic.total("l2", "write") - spilled == SECTOR * int(row["l1_write_sectors"])
     assert spilled == SECTOR * (int(row["l2_write_sectors"]) - int(row["l1_write_sectors"]))
 
 
@@ -95,12 +95,13 @@ def mean_error(l2: L2Model, start: str, spills: bool = True) -> float:
 def test_no_other_l2_gives_these_bytes() -> None:
     """One partition in place of two, or dirty lines twice or half as many, is further off; so are no spills."""
     held = model(load_profile("a30"))
-    cold, warm = mean_error(held, "cold"), mean_error(held, "warm")
+    cold = mean_error(held, "cold")
+    warm = mean_error(held, "warm")
     assert cold < 0.03
     assert warm < 0.04
-    one = replace(held, partitions=1, sets=2 * held.sets)
-    assert mean_error(one, "cold") > 4 * cold
-    assert mean_error(one, "warm") > 3 * warm
+    whole_l2 = replace(held, partitions=1, sets=2 * held.sets)
+    assert mean_error(whole_l2, "cold") > 4 * cold
+    assert mean_error(whole_l2, "warm") > 3 * warm
     assert mean_error(replace(held, dirty_ways=held.dirty_ways / 2), "cold") > 3 * cold
     assert mean_error(held, "cold", spills=False) > 3 * cold
 
@@ -108,14 +109,18 @@ def test_no_other_l2_gives_these_bytes() -> None:
 def test_a_warm_start_is_what_the_same_call_left() -> None:
     """1,024 tokens: Q, K, V and O, 21 MB, do not fit beside each other where K and V are kept twice, so that a repeat
     reads all of it again; of 512 tokens, half as much, it reads nothing. Its predecessor's dirty lines are written."""
-    small, larger = problem(512, 512, True), problem(1024, 512, True)
+    small = problem(512, 512, True)
+    larger = problem(1024, 512, True)
     assert (
         prediction(small, "warm").total("hbm", "read")
         < 100_000
         < prediction(small, "cold").total("hbm", "read")
     )
-    q, k, o = 1024 * 32 * 128 * 2, 1024 * 8 * 128 * 2, 1024 * 32 * 128 * 2
-    warm, cold = prediction(larger, "warm"), prediction(larger, "cold")
+    q = 1024 * 32 * 128 * 2
+    k = 1024 * 8 * 128 * 2
+    o = 1024 * 32 * 128 * 2
+    warm = prediction(larger, "warm")
+    cold = prediction(larger, "cold")
     assert warm.total("hbm", "read") > 0.9 * (q + 2 * k)
     assert warm.total("hbm", "write") > o > 3 * cold.total("hbm", "write")
 

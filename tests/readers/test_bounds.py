@@ -23,9 +23,16 @@ CAUSAL = AttentionProblem(heads=4, seq_q=6, seq_k=4, head_dim=8, mask="causal", 
 LATE = AttentionProblem(heads=4, seq_q=6, seq_k=4, head_dim=8, mask="causal", offset=-2)
 """Two queries see nothing; the others 1, 2, 3 and 4 keys."""
 PICKED = AttentionProblem(
-    heads=16, kv_heads=1, seq_q=2, seq_k=1000, head_dim=576, head_dim_v=512, latent_kv=True, top_k=64,
+    heads=16,
+    kv_heads=1,
+    seq_q=2,
+    seq_k=1000,
+    head_dim=576,
+    head_dim_v=512,
+    latent_kv=True,
+    top_k=64,
     index_heads=8,
-)  # fmt: skip
+)
 ROWS = Tensor("X", 2, 2, 100, 8, 2, Role.INPUT)
 
 
@@ -37,22 +44,38 @@ ROWS = Tensor("X", 2, 2, 100, 8, 2, Role.INPUT)
         (WINDOW, {"along": Rows.OWN}, 2 * 2 * 100 * 8 * 2),
         (WINDOW, {"along": Rows.PAIR, "rows": 10, "cols": 100}, 2 * 2 * 10 * 21 * 2),
         (CAUSAL, {"along": Rows.PAIR, "rows": 6, "cols": 4}, 2 * 2 * 18 * 2),
-        (replace(CAUSAL, mask_storage="bool"), {"along": Rows.PAIR, "rows": 6, "cols": 4}, 2 * 2 * 6 * 4 * 2),
+        (
+            replace(CAUSAL, mask_storage="bool"),
+            {"along": Rows.PAIR, "rows": 6, "cols": 4},
+            2 * 2 * 6 * 4 * 2,
+        ),
         (LATE, {"along": Rows.QUERY, "rows": 6}, 2 * 2 * 4 * 8 * 2),
         (LATE, {"along": Rows.KEY, "rows": 4}, 2 * 2 * 4 * 8 * 2),
         # a block table of pages of 16 keys: 30 kept keys are two entries of each sequence
-        (WINDOW, {"heads": 1, "rows": 7, "cols": 1, "element_bytes": 4, "keys_per_row": 16}, 2 * 2 * 4),
-        (replace(WINDOW, window=11), {"heads": 1, "rows": 7, "cols": 1, "keys_per_row": 7}, 2 * 3 * 2),  # 21 keys
+        (
+            WINDOW,
+            {"heads": 1, "rows": 7, "cols": 1, "element_bytes": 4, "keys_per_row": 16},
+            2 * 2 * 4,
+        ),
+        (
+            replace(WINDOW, window=11),
+            {"heads": 1, "rows": 7, "cols": 1, "keys_per_row": 7},
+            2 * 3 * 2,
+        ),  # 21 keys
         # lists of picked keys are their queries' own
         (LATE, {"along": Rows.QUERY, "rows": 6, "cols": 3, "keys_per_row": 2}, 2 * 2 * 4 * 3 * 2),
         # rows that are picked: all queries may pick the same 64
         (PICKED, {"along": Rows.KEY, "rows": 1000, "picked_by": "lists"}, 2 * 2 * 64 * 8 * 2),
         (PICKED, {"along": Rows.KEY, "rows": 1000}, 2 * 2 * 1000 * 8 * 2),
         # four sequences share their first 16 rows, of two heads: they lie in memory once
-        (WINDOW, {"along": Rows.KEY, "shared_rows": 16, "shared_by": 4}, (2 * 2 * 30 - 2 * 3 * 16) * 8 * 2),
+        (
+            WINDOW,
+            {"along": Rows.KEY, "shared_rows": 16, "shared_by": 4},
+            (2 * 2 * 30 - 2 * 3 * 16) * 8 * 2,
+        ),
         (WINDOW, {"along": Rows.KEY, "rows": 0}, 0),
     ],
-)  # fmt: skip
+)
 def test_what_has_to_be_read_of_a_tensor(
     problem: AttentionProblem, tensor: dict[str, Any], least: int
 ) -> None:

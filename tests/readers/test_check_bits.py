@@ -28,22 +28,23 @@ COUNTED = {"scores": 14_774_656 / (2 * ONCE), "values": 14_377_984 / (2 * ONCE)}
 
 
 def test_products_of_an_l4_read_what_its_counter_shows() -> None:
-    moved = Traffic(tuple(TrafficRow(name, "hbm", "X", "read", 2 * ONCE) for name in COUNTED))
-    checks = check_bits(moved, load_profile("l4"))
+    traffic = Traffic(tuple(TrafficRow(name, "hbm", "X", "read", 2 * ONCE) for name in COUNTED))
+    checks = check_bits(traffic, load_profile("l4"))
     for name, counted in COUNTED.items():
         predicted = 1 + checks.total("hbm", "read", launch=name) / (2 * ONCE)
         assert predicted == pytest.approx(counted, rel=0.05)
 
 
 def test_what_is_written_fetches_check_bits_too() -> None:
-    moved = Traffic((TrafficRow("main", "hbm", "O", "write", 16_000),))
-    checks = check_bits(moved, load_profile("t4"))
+    traffic = Traffic((TrafficRow("main", "hbm", "O", "write", 16_000),))
+    checks = check_bits(traffic, load_profile("t4"))
     assert checks.total("hbm", "write") == 1000  # a sector in 16
     assert checks.total("hbm", "read") == 1000  # each is read before a part of it is written
 
 
 def test_counters_hold_check_bits_and_times_do_not() -> None:
-    with_ecc, without = predict(SMALL, "cutlass", "l4"), predict(SMALL, "cutlass", "l4", ecc="off")
+    with_ecc = predict(SMALL, "cutlass", "l4")
+    without = predict(SMALL, "cutlass", "l4", ecc="off")
     assert without.check_bits.total == 0
     assert with_ecc.hbm_payload == without.hbm
     assert with_ecc.hbm.read == without.hbm.read + with_ecc.check_bits.read
@@ -57,10 +58,10 @@ def test_counters_hold_check_bits_and_times_do_not() -> None:
 @pytest.mark.parametrize("name", list_profiles())
 def test_boards_whose_check_bits_lie_elsewhere_have_none(name: str) -> None:
     profile = load_profile(name)
-    found = predict(
+    total = predict(
         AttentionProblem(heads=2, seq_q=256), "naive", profile, method="capacity"
     ).check_bits.total
-    assert (found > 0) == (profile.ecc == "inline")
+    assert (total > 0) == (profile.ecc == "inline")
     assert profile.ecc is None or name in GDDR6_WITH_ECC
 
 
@@ -103,9 +104,9 @@ def test_the_answer_says_how_much_is_check_bits(capsys: pytest.CaptureFixture[st
 def test_the_range_holds_fewest_and_most_check_bits() -> None:
     p = predict(SMALL, "naive", "l4")
     assert p.hbm_range is not None
-    least, most = p.hbm_range.read
+    least, highest = p.hbm_range.read
     data = p.hbm_payload.read
-    assert least <= data * 17 / 16 < p.hbm.read < data * 19 / 16 <= most
+    assert least <= data * 17 / 16 < p.hbm.read < data * 19 / 16 <= highest
 
 
 def test_validate_compares_with_check_bits(tmp_path: Path, profile_of_l4: HardwareProfile) -> None:
@@ -115,11 +116,11 @@ def test_validate_compares_with_check_bits(tmp_path: Path, profile_of_l4: Hardwa
         f"{header}\ncutlass,128,3,3,64,64,64,fp32,0,,21300000,,,\n", encoding="utf-8"
     )
     rows = read(tmp_path / "l4.csv")
-    (found,) = compare(rows, profile_of_l4).residuals
+    (residual,) = compare(rows, profile_of_l4).residuals
     (bare,) = compare(rows, dataclasses.replace(profile_of_l4, ecc=None)).residuals
-    assert found.predicted == bare.predicted + found.check_bits
-    assert (found.check_bits > 0, bare.check_bits, found.regime) == (True, 0, bare.regime)
-    assert json.loads(json.dumps(found.to_dict()))["check_bits"] == found.check_bits
+    assert residual.predicted == bare.predicted + residual.check_bits
+    assert (residual.check_bits > 0, bare.check_bits, residual.regime) == (True, 0, bare.regime)
+    assert json.loads(json.dumps(residual.to_dict()))["check_bits"] == residual.check_bits
 
 
 @pytest.fixture
@@ -128,6 +129,6 @@ def profile_of_l4() -> HardwareProfile:
 
 
 def test_rows_of_traffic_name_check_bits() -> None:
-    moved = predict(SMALL, "naive", "t4").traffic
-    assert (CHECK_BITS, "read") in moved.tensors("hbm")
-    assert (CHECK_BITS, "read") not in moved.payload.tensors("hbm")
+    traffic = predict(SMALL, "naive", "t4").traffic
+    assert (CHECK_BITS, "read") in traffic.tensors("hbm")
+    assert (CHECK_BITS, "read") not in traffic.payload.tensors("hbm")

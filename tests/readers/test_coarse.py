@@ -141,12 +141,12 @@ def test_q_is_read_once_for_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
     grain = part.launches[0].coarse
     assert grain is not None
     assert (grain.heads, grain.of) == (2, 4)
-    each = 4 * 131072 * 256
-    assert part.traffic.total("hbm", "read", tensor="Q") == each
+    q_bytes = 4 * 131072 * 256
+    assert part.traffic.total("hbm", "read", tensor="Q") == q_bytes
     assert (
-        0.99 * each - part.dirty_bytes
+        0.99 * q_bytes - part.dirty_bytes
         <= part.traffic.total("hbm", "write", tensor="O")
-        <= 1.05 * each
+        <= 1.05 * q_bytes
     )
 
 
@@ -162,8 +162,10 @@ def test_what_is_not_played_in_coarse_steps() -> None:
 
 def test_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "coarse_plan", partial(coarse_plan, budget=1_000_000))
-    one, two = (played("fa2", "h200", problem_of(131072, 2, "causal"), part=True) for _ in range(2))
-    assert one.traffic == two.traffic
+    first, two = (
+        played("fa2", "h200", problem_of(131072, 2, "causal"), part=True) for _ in range(2)
+    )
+    assert first.traffic == two.traffic
 
 
 def test_waiting_with_few_coarse_steps_in_the_l2_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +189,6 @@ def test_what_every_small_step_stores_again_stays_in_the_l2(
     grain = part.launches[0].coarse
     assert grain is not None
     assert grain.steps >= 8
-    one, two = (x.traffic.total("hbm", "write", tensor="spill") for x in (part, whole))
+    part_writes, two = (x.traffic.total("hbm", "write", tensor="spill") for x in (part, whole))
     assert two > 0
-    assert one == pytest.approx(two, rel=0.3)
+    assert part_writes == pytest.approx(two, rel=0.3)

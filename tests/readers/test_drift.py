@@ -64,8 +64,8 @@ def test_clusters_keep_no_speed_but_of_kernels_that_state_it(drift: str) -> None
     """As far as SMs were measured to differ they do where CTAs part most."""
     problem = AttentionProblem(batch=1, heads=1, seq_q=512, seq_k=512, head_dim=64, dtype="bf16")
     measured = load_profile("h200").need("sm_speed_spread_fraction")
-    for kernel, usual in (("fa2", 0.0), ("cudnn", 0.007)):
-        spread = {"least": 0.0, "usual": usual, "most": max(usual, measured)}[drift]
+    for kernel, typical in (("fa2", 0.0), ("cudnn", 0.007)):
+        spread = {"least": 0.0, "usual": typical, "most": max(typical, measured)}[drift]
         assert played_spread(problem, kernel, drift) == spread
 
 
@@ -73,17 +73,17 @@ def played_spread(problem: AttentionProblem, kernel: str, drift: str) -> float:
     profile = load_profile("h100")
     chosen = resolve(kernel, problem, profile)
     call = Call.of(problem, chosen, profile, plan(problem, chosen))
-    made: list[Ctas] = []
+    ctas_made: list[Ctas] = []
     ctas_of = replays.ctas_of
 
     def noted(*args: Any) -> Ctas:
-        made.append(ctas_of(*args))
-        return made[-1]
+        ctas_made.append(ctas_of(*args))
+        return ctas_made[-1]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(replays, "ctas_of", noted)
         call.replay(Play(drift=drift))
-    return made[0].sm_spread_ppm / 1e6
+    return ctas_made[0].sm_spread_ppm / 1e6
 
 
 @pytest.mark.parametrize(("tokens", "counted_gb"), [(131072, 4.118), (262144, 19.39)])
@@ -96,13 +96,13 @@ def test_ctas_of_equal_work_stay_near_over_keys_that_outgrow_the_l2(
     assert read_gb == pytest.approx(counted_gb, rel=0.15)
 
 
-def errors(kept: Any) -> list[float]:
-    rows = [row for row in read(measurements(TABLE)) if kept(row)]
-    found = [
+def errors(keeps: Any) -> list[float]:
+    rows = [row for row in read(measurements(TABLE)) if keeps(row)]
+    errors_found = [
         r.error for r in compare(rows, load_profile("h100")).residuals if r.quantity == "hbm_read"
     ]
-    assert len(found) == len(rows)
-    return sorted(error for error in found if error is not None)
+    assert len(errors_found) == len(rows)
+    return sorted(error for error in errors_found if error is not None)
 
 
 def test_ctas_that_wait_for_misses_gather() -> None:
@@ -113,10 +113,10 @@ def test_ctas_that_wait_for_misses_gather() -> None:
 
 @pytest.mark.slow
 def test_reads_of_long_launches() -> None:
-    found = errors(lambda row: row.call != 19)  # 100 million accesses
-    assert found[len(found) // 2] < 0.055
-    assert found[len(found) * 9 // 10] < 0.26
-    assert found[-1] < 0.7
+    errors_found = errors(lambda row: row.call != 19)  # 100 million accesses
+    assert errors_found[len(errors_found) // 2] < 0.055
+    assert errors_found[len(errors_found) * 9 // 10] < 0.26
+    assert errors_found[-1] < 0.7
 
 
 def test_coarse_steps_keep_ctas_that_wait_together() -> None:

@@ -168,10 +168,10 @@ def test_reference_gradient_is_the_slope() -> None:
         for index in list(np.ndindex(arrays[name].shape))[::3]:
             slope = 0.0
             for step in (1e-6, -1e-6):
-                moved = {n: a.copy() for n, a in arrays.items()}
-                moved[name][index] += step
+                shifted = {n: a.copy() for n, a in arrays.items()}
+                shifted[name][index] += step
                 slope += np.sign(step) * float(
-                    (reference(problem, moved, 3)["O"] * arrays["dO"]).sum()
+                    (reference(problem, shifted, 3)["O"] * arrays["dO"]).sum()
                 )
             assert abs(slope / 2e-6 - right[f"d{name}"][index]) < 1e-7
 
@@ -220,12 +220,12 @@ def test_an_execution_repeats_and_a_seed_changes_it() -> None:
 
 def test_a_backward_alone_is_the_second_half_of_both() -> None:
     for planner in ("flash", "flash1", "naive"):
-        made = Kernel(planner, planner, Tile(4, 4), writes_lse=False)
+        plain = Kernel(planner, planner, Tile(4, 4), writes_lse=False)
         problem = AttentionProblem(
             heads=2, seq_q=9, head_dim=4, dropout=0.3, mask="causal", passes="bwd"
         )
-        alone = execute(problem, made)
-        both = execute(problem.with_(passes="fwd+bwd"), made)
+        alone = execute(problem, plain)
+        both = execute(problem.with_(passes="fwd+bwd"), plain)
         for name in ("dQ", "dK", "dV"):
             np.testing.assert_array_equal(alone.outputs[name], both.outputs[name])
         assert "O" not in alone.outputs
@@ -306,10 +306,10 @@ def test_an_array_of_another_shape_is_refused() -> None:
 def test_bytes_of_one_touch(
     tensor: Tensor, access: dict[str, Any], rows: int, cols: int, expected: int
 ) -> None:
-    made = Access(
+    one_access = Access(
         **({"tensor": tensor.name, "mode": Mode.LOAD, "rows": Rows.QUERY, "per": Per.PAIR} | access)
     )
-    assert moved_bytes(tensor, made, rows, cols, rows) == expected
+    assert moved_bytes(tensor, one_access, rows, cols, rows) == expected
 
 
 def test_storage_formats() -> None:
@@ -319,8 +319,12 @@ def test_storage_formats() -> None:
         return storage_format(Tensor(name, 1, 1, 2, 2, size, Role.TEMP), problem)
 
     assert [made("Q", 1), made("O", 2), made("P", 1), made("P", 2), made("dS", 2)] == [
-        "fp8", "bf16", "fp8", "bf16", "bf16"
-    ]  # fmt: skip
+        "fp8",
+        "bf16",
+        "fp8",
+        "bf16",
+        "bf16",
+    ]
     assert [made("LSE", 4), made("x", 8)] == ["fp32", "fp64"]
     assert (
         storage_format(
@@ -335,10 +339,16 @@ def test_storage_formats() -> None:
 def test_a_matrix_is_stored_as_the_problem_says() -> None:
     """Whatever it is called; and scores that begin with a d are scores."""
     problem = AttentionProblem(dtype="fp16", output="bf16", seq_q=2)
-    query, gradient = matrix(problem, "Q", Role.INPUT), matrix(problem, "dK", Role.TEMP)
-    for tensor, expected in ((query, "fp16"), (replace(query, name="dear"), "fp16"), (gradient, "bf16"),
-                             (replace(gradient, name="X"), "bf16"), (replace(gradient, element_bytes=4), "fp32"),
-                             (score_matrix(problem, "dS", Role.TEMP), "fp16")):  # fmt: skip
+    query = matrix(problem, "Q", Role.INPUT)
+    gradient = matrix(problem, "dK", Role.TEMP)
+    for tensor, expected in (
+        (query, "fp16"),
+        (replace(query, name="dear"), "fp16"),
+        (gradient, "bf16"),
+        (replace(gradient, name="X"), "bf16"),
+        (replace(gradient, element_bytes=4), "fp32"),
+        (score_matrix(problem, "dS", Role.TEMP), "fp16"),
+    ):
         assert storage_format(tensor, problem) == expected
     with pytest.raises(ValueError, match="matrix rank is not known; accepted: Q, K"):
         matrix(problem, "rank", Role.TEMP)
@@ -381,8 +391,8 @@ X = {"X": np.arange(15.0).reshape(1, 1, 5, 3)}
 
 
 def test_an_algorithm_of_ones_own(doubling: Doubling) -> None:
-    problem, made, chain = doubling
-    done = execute(problem, made, X, chain=chain)
+    problem, doubler, chain = doubling
+    done = execute(problem, doubler, X, chain=chain)
     np.testing.assert_array_equal(done.outputs["Y"], 2 * X["X"])
     assert table(done.traffic) == {("main", "X", "read"): 60, ("main", "Y", "write"): 60}
 
@@ -409,9 +419,9 @@ def _faulty(chain: Chain, *changes: tuple[int, dict[str, Any]]) -> Chain:
 def test_faulty_accesses(
     doubling: Doubling, changes: list[tuple[int, dict[str, Any]]], message: str
 ) -> None:
-    problem, made, chain = doubling
+    problem, doubler, chain = doubling
     with pytest.raises(ExecutionError, match=message):
-        execute(problem, made, X, chain=_faulty(chain, *changes))
+        execute(problem, doubler, X, chain=_faulty(chain, *changes))
 
 
 @pytest.mark.parametrize(
@@ -422,10 +432,10 @@ def test_faulty_accesses(
     ],
 )
 def test_missing_accesses(doubling: Doubling, keep: tuple[int, ...], message: str) -> None:
-    problem, made, chain = doubling
-    kept = tuple(chain.launches[0].accesses[n] for n in keep)
+    problem, doubler, chain = doubling
+    kept_accesses = tuple(chain.launches[0].accesses[n] for n in keep)
     with pytest.raises(ExecutionError, match=message):
-        execute(problem, made, X, chain=altered(chain, "main", accesses=kept))
+        execute(problem, doubler, X, chain=altered(chain, "main", accesses=kept_accesses))
 
 
 @pytest.mark.parametrize(
@@ -439,20 +449,20 @@ def test_missing_accesses(doubling: Doubling, keep: tuple[int, ...], message: st
 def test_tensors_that_do_not_fit_the_grid(
     doubling: Doubling, tensor: dict[str, int], message: str
 ) -> None:
-    problem, made, chain = doubling
+    problem, doubler, chain = doubling
     x = replace(chain.tensors["X"], **tensor)
     held = replace(chain, tensors={**chain.tensors, "X": x})
     with pytest.raises(ExecutionError, match=message):
-        execute(problem, made, {"X": np.zeros((x.batch, x.heads, x.rows, 3))}, chain=held)
+        execute(problem, doubler, {"X": np.zeros((x.batch, x.heads, x.rows, 3))}, chain=held)
 
 
 def test_heads_that_store_over_each_other(doubling: Doubling) -> None:
-    problem, made, chain = doubling
+    problem, doubler, chain = doubling
     domain = replace(chain.launches[0].domain, heads=2)
     with pytest.raises(
         ExecutionError, match="several heads of the grid store over each other in Y"
     ):
-        execute(problem, made, X, chain=altered(chain, "main", domain=domain))
+        execute(problem, doubler, X, chain=altered(chain, "main", domain=domain))
 
 
 @pytest.mark.parametrize(
@@ -464,37 +474,37 @@ def test_heads_that_store_over_each_other(doubling: Doubling) -> None:
     ],
 )
 def test_faulty_bodies(doubling: Doubling, function: Any, message: str) -> None:
-    problem, made, chain = doubling
+    problem, doubler, chain = doubling
     body("doubling", "main", override=True)(function)
     with pytest.raises(ExecutionError, match=message):
-        execute(problem, made, X, chain=chain)
+        execute(problem, doubler, X, chain=chain)
 
 
 def test_a_flat_launch_has_one_key_block(doubling: Doubling) -> None:
-    problem, made, chain = doubling
+    problem, doubler, chain = doubling
     domain = replace(chain.launches[0].domain, seq_k=2)
     with pytest.raises(ExecutionError, match="is flat and has several key blocks"):
-        execute(problem, made, X, chain=altered(chain, "main", domain=domain))
+        execute(problem, doubler, X, chain=altered(chain, "main", domain=domain))
 
 
 def test_an_atomic_add_needs_a_start(doubling: Doubling) -> None:
     """Memory that nobody has written holds NaN, so a sum that nobody has zeroed shows."""
-    problem, made, chain = doubling
-    done = execute(problem, made, X, chain=_faulty(chain, (1, {"mode": Mode.REDUCE})))
+    problem, doubler, chain = doubling
+    done = execute(problem, doubler, X, chain=_faulty(chain, (1, {"mode": Mode.REDUCE})))
     assert np.isnan(done.outputs["Y"]).all()
 
 
 def test_bodies_are_registered_once(doubling: Doubling) -> None:
-    problem, made, chain = doubling
+    problem, doubler, chain = doubling
     with pytest.raises(ValueError, match=r"body .*doubling.*main.* is registered already"):
         body("doubling", "main")(Body)
     renamed = altered(chain, "main", name="other")
     with pytest.raises(
         ExecutionError, match="launch 'other' of algorithm 'doubling' has no body to execute"
     ):
-        execute(problem, made, X, chain=renamed)
+        execute(problem, doubler, X, chain=renamed)
     numbered = altered(chain, "main", name="main12")
-    assert execute(problem, made, X, chain=numbered).traffic.total("l2") == 120
+    assert execute(problem, doubler, X, chain=numbered).traffic.total("l2") == 120
 
 
 def test_every_algorithm_can_be_executed() -> None:

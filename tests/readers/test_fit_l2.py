@@ -34,8 +34,14 @@ def test_the_error_is_a_share_of_the_re_reads(
     held = model(load_profile("h200"))
     assert fit_l2.error(held, fit_l2.Scan("shared_scan", 10, 4, 10 * MIB)) == pytest.approx(0.2)
     # on the cliff only: (16 - 30) / 90 and (16 - 40) / 120; the first row is left out
-    rows = [fit_l2.Scan(*row) for row in (("shared_scan", 10, 4, 10 * MIB), ("shared_scan", 30, 4, 30 * MIB),
-                                          ("private_scan", 40, 4, 40 * MIB))]  # fmt: skip
+    rows = [
+        fit_l2.Scan(*row)
+        for row in (
+            ("shared_scan", 10, 4, 10 * MIB),
+            ("shared_scan", 30, 4, 30 * MIB),
+            ("private_scan", 40, 4, 40 * MIB),
+        )
+    ]
     assert fit_l2.cliff_error(held, rows) == pytest.approx((14 / 90 + 24 / 120) / 2)
 
 
@@ -55,6 +61,6 @@ def test_the_grid_plays_its_own_constants(
     assert seen[-1] == model(profile)
     for ways, capacity in ((16, 0.96), (24, 1.04)):
         sets = int(62_914_560 * capacity) // 2 // (ways * 128)
-        assert any((one.ways, one.sets) == (ways, sets) for one in seen)
+        assert any((model.ways, model.sets) == (ways, sets) for model in seen)
     # 0.015 times 12, 16, 20 and 24, in percent
     assert "| 0.96 | 18.00 | 24.00 | 30.00 | 36.00 |" in capsys.readouterr().out

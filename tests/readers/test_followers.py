@@ -24,12 +24,13 @@ from iosim.readers.replay.l2 import L2Model, model
 BENCHMARK = load_script("benchmarks/followers.py")
 KERNEL = BENCHMARK.KERNEL
 Case = KERNEL.Case
-STORE, REDUCE = KERNEL.OPS["store"], KERNEL.OPS["reduce"]
+STORE = KERNEL.OPS["store"]
+REDUCE = KERNEL.OPS["reduce"]
 
 
 def side_of_each_sm() -> np.ndarray[Any, Any]:
-    told = read_provenance(measurements("h200_iosim_followers.csv"))
-    return np.array([int(x) for x in told["side_of_each_sm"]])
+    provenance = read_provenance(measurements("h200_iosim_followers.csv"))
+    return np.array([int(x) for x in provenance["side_of_each_sm"]])
 
 
 def column(case: Any, group: int) -> list[int]:
@@ -48,9 +49,13 @@ def test_a_follower_reads_what_its_leader_read_so_much_before() -> None:
 
 
 @given(
-    groups=st.sampled_from((1, 2, 4, 8, 16)), distance=st.integers(1, 9), stream=st.integers(1, 24),
-    chunk=st.sampled_from((32, 256)), apart=st.sampled_from((0, 50, 100)), place=st.integers(-3, 3),
-)  # fmt: skip
+    groups=st.sampled_from((1, 2, 4, 8, 16)),
+    distance=st.integers(1, 9),
+    stream=st.integers(1, 24),
+    chunk=st.sampled_from((32, 256)),
+    apart=st.sampled_from((0, 50, 100)),
+    place=st.integers(-3, 3),
+)
 @settings(max_examples=examples(60), deadline=None)
 def test_every_group_reads_every_chunk_once_at_its_distance(
     groups: int, distance: int, stream: int, chunk: int, apart: int, place: int
@@ -66,7 +71,9 @@ def test_every_group_reads_every_chunk_once_at_its_distance(
         apart=apart,
         place=place,
     )
-    table, chunks, lag = case.table(), stream * 1024 // chunk, distance * 1024 // chunk
+    table = case.table()
+    chunks = stream * 1024 // chunk
+    lag = distance * 1024 // chunk
     assert table.shape == (chunks + (groups - 1) * lag, groups)
     leader = table[:chunks, 0]
     assert len(set(leader.tolist())) == chunks
@@ -130,10 +137,11 @@ def test_a_hot_set_is_passed_once_in_every_period() -> None:
 @settings(max_examples=examples(40), deadline=None)
 def test_hot_sets_of_any_size(period: int, hot: int, rounds: int) -> None:
     case = Case("hot", "both", True, 2, period, stream=period * rounds, hot=min(hot, period))
-    stream, passes = case.table()[:, 0], case.table()[:, 1].reshape(rounds, -1)
+    stream = case.table()[:, 0]
+    passes = case.table()[:, 1].reshape(rounds, -1)
     assert np.array_equal(stream, np.arange(4 * period * rounds))
-    for one in passes:
-        assert np.array_equal(one[one >= 0], stream.size + np.arange(4 * case.hot))
+    for launch in passes:
+        assert np.array_equal(launch[launch >= 0], stream.size + np.arange(4 * case.hot))
 
 
 @given(stream=st.integers(1, 48), written=st.integers(1, 48))
@@ -164,21 +172,22 @@ def test_members_are_disjoint_and_lie_where_they_should(
     side = side_of_each_sm()
     member = Case("follow", sides, shared, groups, 1).members(side)
     assert member.shape == (132, 3)
-    each = (64 if sides == "one" else 128) // groups
+    per_group = (64 if sides == "one" else 128) // groups
     for group in range(groups):
         mine = member[:, 0] == group  # an SM has one row, so that no SM is of two groups
-        zeros, ones = int((side[mine] == 0).sum()), int((side[mine] == 1).sum())
+        zeros = int((side[mine] == 0).sum())
+        ones = int((side[mine] == 1).sum())
         if sides == "both":
-            assert (zeros, ones) == (each // 2, each // 2)
+            assert (zeros, ones) == (per_group // 2, per_group // 2)
         elif sides == "one":
-            assert (zeros, ones) == (each, 0)
+            assert (zeros, ones) == (per_group, 0)
         else:
-            assert (zeros, ones) == ((each, 0) if group % 2 == 0 else (0, each))
+            assert (zeros, ones) == ((per_group, 0) if group % 2 == 0 else (0, per_group))
         if shared:
             assert (member[mine, 1:] == (0, 1)).all()  # each takes the whole chunk
         else:
-            assert sorted(member[mine, 1]) == list(range(each))
-            assert (member[mine, 2] == each).all()
+            assert sorted(member[mine, 1]) == list(range(per_group))
+            assert (member[mine, 2] == per_group).all()
     assert set(member[:, 0]) <= {-1, *range(groups)}
 
 
@@ -194,8 +203,8 @@ def test_ranks_of_a_group_on_both_sides_take_sides_in_turn() -> None:
 
 @pytest.fixture(scope="module")
 def rows() -> pd.DataFrame:
-    made: pd.DataFrame = BENCHMARK.recorded()
-    return made
+    recorded: pd.DataFrame = BENCHMARK.recorded()
+    return recorded
 
 
 def test_what_is_recorded_is_the_plan(rows: pd.DataFrame) -> None:
@@ -206,8 +215,8 @@ def test_what_is_recorded_is_the_plan(rows: pd.DataFrame) -> None:
 def test_no_case_needs_more_than_the_buffer() -> None:
     for case in KERNEL.plan():
         table = case.table()
-        most = int((table[table >= 0] & (REDUCE - 1)).max())
-        assert (most + 1) * case.chunk * 1024 <= KERNEL.BUFFER, case
+        highest = int((table[table >= 0] & (REDUCE - 1)).max())
+        assert (highest + 1) * case.chunk * 1024 <= KERNEL.BUFFER, case
 
 
 def compulsory(case: Any) -> int:
@@ -264,8 +273,8 @@ def test_accesses_that_add_and_store() -> None:
 # A plain list of accesses through the engine.
 
 
-def accessed(made: L2Model, trace: list[Access], objects: int) -> L2:
-    l2 = L2(made, np.full(objects, LINE, dtype=np.int32), np.zeros(objects, dtype=np.uint8), 1e9)
+def accessed(model: L2Model, trace: list[Access], objects: int) -> L2:
+    l2 = L2(model, np.full(objects, LINE, dtype=np.int32), np.zeros(objects, dtype=np.uint8), 1e9)
     l2.access(*np.array(trace).reshape(-1, 3).T)
     return l2
 
@@ -273,15 +282,16 @@ def accessed(made: L2Model, trace: list[Access], objects: int) -> L2:
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_list_of_accesses_is_a_launch_of_them(seed: int, partitions: int) -> None:
-    made = small(partitions, 16, 4, 2)
+    model = small(partitions, 16, 4, 2)
     trace = random_trace(seed, 150, 900)
     if partitions == 1:
         trace = [(mode, item, 0) for mode, item, _ in trace]
-    one, other = accessed(made, trace, 150), play(made, trace, 150)
-    assert one.counts() == other.counts()
-    assert one.dirty_bytes() == other.dirty_bytes()
-    assert int(one.state.fabric) == int(other.state.fabric)
-    assert one.counts()[0][0] > 0
+    listed = accessed(model, trace, 150)
+    other = play(model, trace, 150)
+    assert listed.counts() == other.counts()
+    assert listed.dirty_bytes() == other.dirty_bytes()
+    assert int(listed.state.fabric) == int(other.state.fabric)
+    assert listed.counts()[0][0] > 0
 
 
 def test_no_accesses_change_nothing() -> None:
@@ -290,9 +300,13 @@ def test_no_accesses_change_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("trace", "message"),
-    [([(4, 0, 0)], "mode 4 to 4; accepted: 0 to 3"), ([(0, 5, 0)], "object 5 to 5; accepted: 0 to 4"),
-     ([(0, -1, 0)], "object -1 to -1"), ([(0, 0, 1)], "side 1 to 1; accepted: 0 to 0")],
-)  # fmt: skip
+    [
+        ([(4, 0, 0)], "mode 4 to 4; accepted: 0 to 3"),
+        ([(0, 5, 0)], "object 5 to 5; accepted: 0 to 4"),
+        ([(0, -1, 0)], "object -1 to -1"),
+        ([(0, 0, 1)], "side 1 to 1; accepted: 0 to 0"),
+    ],
+)
 def test_accesses_of_what_there_is_not(trace: list[Access], message: str) -> None:
     with pytest.raises(InputError, match=message):
         accessed(small(), trace, 5)
@@ -307,16 +321,24 @@ def test_accesses_of_different_lengths() -> None:
 # The L2 against the counters: every eighth recorded launch.
 
 READS = {
-    "follow": 0.045, "hot: reads a stream, reads the hot set": 0.01, "beside": 0.01, "scan": 0.2,
-    "scattered pages": 0.25, "dense": 0.7,
-}  # fmt: skip
+    "follow": 0.045,
+    "hot: reads a stream, reads the hot set": 0.01,
+    "beside": 0.01,
+    "scan": 0.2,
+    "scattered pages": 0.25,
+    "dense": 0.7,
+}
 """Mean absolute error of HBM reads by kind. Wide where a few MiB decide: scans, pages and dense groups were recorded
 about the capacity itself."""
 WRITES_MB = {
-    "hot: writes a stream, reads the hot set": 6, "hot: reads a stream, writes the hot set": 5,
-    "hot: reads a stream, adds to the hot set": 2, "hot: writes a stream, writes the hot set": 20,
-    "write up to 26.25 MiB": 2, "write more than 26.25 MiB": 4, "beside": 1,
-}  # fmt: skip
+    "hot: writes a stream, reads the hot set": 6,
+    "hot: reads a stream, writes the hot set": 5,
+    "hot: reads a stream, adds to the hot set": 2,
+    "hot: writes a stream, writes the hot set": 20,
+    "write up to 26.25 MiB": 2,
+    "write more than 26.25 MiB": 4,
+    "beside": 1,
+}
 """Mean absolute error of HBM writes by kind."""
 
 
@@ -324,13 +346,13 @@ def profile_l2() -> L2Model:
     return model(load_profile("h200-sxm"))
 
 
-def errors(rows: pd.DataFrame, made: L2Model) -> dict[str, float]:
+def errors(rows: pd.DataFrame, model: L2Model) -> dict[str, float]:
     """What exceeds its threshold, by kind, over the threshold."""
-    played = BENCHMARK.played(rows, made)
+    played = BENCHMARK.played(rows, model)
     reads = (played.model_read / played.hbm_read - 1).abs().groupby(played.kind).mean()
     writes = ((played.model_write - played.hbm_write) / 1e6).abs().groupby(played.kind).mean()
-    found = {f"reads, {k}": reads[k] / limit for k, limit in READS.items() if k in reads}
-    return found | {
+    errors_found = {f"reads, {k}": reads[k] / limit for k, limit in READS.items() if k in reads}
+    return errors_found | {
         f"writes, {k}": writes[k] / limit for k, limit in WRITES_MB.items() if k in writes
     }
 
@@ -344,12 +366,12 @@ def sample(rows: pd.DataFrame) -> pd.DataFrame:
 
 @pytest.mark.slow
 def test_the_l2_reproduces_what_was_counted(sample: pd.DataFrame) -> None:
-    found = errors(sample, profile_l2())
-    assert len(found) == len(READS) + len(WRITES_MB)
-    assert {name: ratio for name, ratio in found.items() if ratio > 1} == {}
+    errors_found = errors(sample, profile_l2())
+    assert len(errors_found) == len(READS) + len(WRITES_MB)
+    assert {name: ratio for name, ratio in errors_found.items() if ratio > 1} == {}
 
 
-def far(sample: pd.DataFrame, most: float, least: float) -> Iterator[tuple[Any, int]]:
+def far(sample: pd.DataFrame, highest: float, least: float) -> Iterator[tuple[Any, int]]:
     """Cases whose groups hold clearly less, or clearly more, of a stream read from both sides than the L2 keeps."""
     for row in sample.itertuples():
         case = row.case
@@ -357,7 +379,7 @@ def far(sample: pd.DataFrame, most: float, least: float) -> Iterator[tuple[Any, 
         plain = (
             case.pattern == "follow" and case.sides == "both" and not case.place and not case.apart
         )
-        if plain and (spans <= most or spans >= least):
+        if plain and (spans <= highest or spans >= least):
             yield case, int(row.hbm_read)
 
 
@@ -365,8 +387,8 @@ def test_well_off_the_capacity_the_l2_is_right(rows: pd.DataFrame) -> None:
     """Groups that lie over up to 22 MiB read a stream once; those over 56 MiB and more, each of its own."""
     checked = 0
     for case, real in far(rows[rows.shared][::3], 22, 56):
-        found, _ = BENCHMARK.play(case, profile_l2())
-        assert found == pytest.approx(real, rel=0.05), case
+        predicted, _ = BENCHMARK.play(case, profile_l2())
+        assert predicted == pytest.approx(real, rel=0.05), case
         streams = real / case.stream / 2**20
         assert streams < 1.05 if case.distance * case.groups <= 22 else streams > 0.85 * case.groups
         checked += 1
@@ -390,5 +412,5 @@ WRONG = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", some(WRONG))
 def test_a_wrong_l2_is_seen(name: str, sample: pd.DataFrame) -> None:
-    found = errors(sample, WRONG[name](profile_l2()))
-    assert max(found.values()) > 1
+    errors_found = errors(sample, WRONG[name](profile_l2()))
+    assert max(errors_found.values()) > 1

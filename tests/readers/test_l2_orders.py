@@ -36,20 +36,20 @@ class KnownSides:
 
     def touch(self, side: int, line: int) -> bool:
         held = self.sides[side]
-        there = line in held
+        hit = line in held
         self.sides[side] = [line, *(n for n in held if n != line)][:16]
-        return there
+        return hit
 
     def timed(self, lines: Sequence[int], steps: Sequence[int]) -> npt.NDArray[np.int32]:
-        made = []
+        times = []
         for line, step in zip(np.asarray(lines).tolist(), np.asarray(steps).tolist(), strict=True):
             far = line in self.far
-            found = self.touch(0, line)
-            cycles = 340 if found else 510 if far and self.touch(1, line) else 780 if far else 600
+            hit = self.touch(0, line)
+            cycles = 340 if hit else 510 if far and self.touch(1, line) else 780 if far else 600
             slow = cycles >= 600 and self.random.random() < 0.25
             if step == KERNEL.STEPS["timed"]:
-                made.append(cycles + slow * self.random.integers(0, 600))
-        return np.array(made, dtype=np.int32)
+                times.append(cycles + slow * self.random.integers(0, 600))
+        return np.array(times, dtype=np.int32)
 
 
 def known() -> tuple[Any, npt.NDArray[np.int64]]:
@@ -57,14 +57,14 @@ def known() -> tuple[Any, npt.NDArray[np.int64]]:
     pages = np.arange(500)
     lines = np.stack([pages * KERNEL.LINES, pages * KERNEL.LINES + 128], axis=1)
     far = lines[np.arange(500), pages % 2]
-    found = KERNEL.Found(10, [], np.sort(lines.ravel()).tolist(), 340.0, 600.0)
-    return found, np.concatenate([far, lines[:10].ravel()])
+    sets_found = KERNEL.Found(10, [], np.sort(lines.ravel()).tolist(), 340.0, 600.0)
+    return sets_found, np.concatenate([far, lines[:10].ravel()])
 
 
 def test_homes_are_told_by_the_quickest_first_load() -> None:
-    found, far = known()
-    made, pairs = KERNEL.sides(KnownSides(far), found, np.random.default_rng(1))
-    wrong = set(made.far.tolist()) ^ set(far.tolist())
+    sets_found, far = known()
+    sides, pairs = KERNEL.sides(KnownSides(far), sets_found, np.random.default_rng(1))
+    wrong = set(sides.far.tolist()) ^ set(far.tolist())
     assert len(wrong) <= 3  # of 1,000: 1 in 1,024 is slow five times
     assert abs(int(pairs[0]) - 10) <= len(wrong)
     assert pairs.sum() == 500
@@ -72,42 +72,47 @@ def test_homes_are_told_by_the_quickest_first_load() -> None:
 
 def test_lines_are_found_where_they_are() -> None:
     """Without regard to stores, a line goes after 16 others; a far one stays at home among near ones."""
-    found, far = known()
-    probe, random = KnownSides(far), np.random.default_rng(2)
-    made, _ = KERNEL.sides(probe, found, random)
-    said = dict(zip(KERNEL.questions(), KERNEL.asked_of(probe, made, random), strict=True))
+    sets_found, far = known()
+    probe = KnownSides(far)
+    random = np.random.default_rng(2)
+    sides, _ = KERNEL.sides(probe, sets_found, random)
+    answers = dict(zip(KERNEL.questions(), KERNEL.asked_of(probe, sides, random), strict=True))
     for then in range(KERNEL.MOST_THEN + 1):
-        assert said["1 near load, then near loads", then, "near 1"] == (
+        assert answers["1 near load, then near loads", then, "near 1"] == (
             "near" if then < 16 else "memory"
         )
-        assert said["1 near load, then far loads", then, "near 1"] == (
+        assert answers["1 near load, then far loads", then, "near 1"] == (
             "near" if then < 16 else "memory"
         )
-        assert said["1 far load, then near loads", then, "far 1"] == (
+        assert answers["1 far load, then near loads", then, "far 1"] == (
             "near" if then < 16 else "far"
         )
-        assert said["1 far load, then far loads", then, "far 1"] == (
+        assert answers["1 far load, then far loads", then, "far 1"] == (
             "near" if then < 16 else "memory"
         )
 
 
 def test_sides_that_cannot_be_told_apart_fail() -> None:
-    found, _ = known()
-    made, _ = KERNEL.sides(
-        KnownSides(np.array([], dtype=np.int64)), found, np.random.default_rng(3)
+    sets_found, _ = known()
+    sides, _ = KERNEL.sides(
+        KnownSides(np.array([], dtype=np.int64)), sets_found, np.random.default_rng(3)
     )
-    assert KERNEL.asked_of(KnownSides(np.array([])), made, np.random.default_rng(3)) is None
+    assert KERNEL.asked_of(KnownSides(np.array([])), sides, np.random.default_rng(3)) is None
 
 
 def test_steps_by_hand() -> None:
     assert KERNEL.order_steps("2 near loads, 1 far store, then near loads", 2) == [
-        ("load", "near", 1), ("load", "near", 2), ("store", "far", 1), ("load", "near", 3), ("load", "near", 4)
-    ]  # fmt: skip
+        ("load", "near", 1),
+        ("load", "near", 2),
+        ("store", "far", 1),
+        ("load", "near", 3),
+        ("load", "near", 4),
+    ]
 
 
 def test_every_line_that_is_asked_for_was_used() -> None:
-    for order, then, asked in KERNEL.questions():
-        assert asked in {f"{side} {number}" for _, side, number in KERNEL.order_steps(order, then)}
+    for order, then, line in KERNEL.questions():
+        assert line in {f"{side} {number}" for _, side, number in KERNEL.order_steps(order, then)}
 
 
 @pytest.mark.slow
@@ -128,9 +133,9 @@ def rows() -> pd.DataFrame:
     return table
 
 
-def last_near(rows: pd.DataFrame, order: str, asked: str) -> int:
+def last_near(rows: pd.DataFrame, order: str, line: str) -> int:
     """After how many loads the line is last found near; up to there it always is."""
-    asked_for = rows[(rows.order == order) & (rows.asked == asked)]
+    asked_for = rows[(rows.order == order) & (rows.asked == line)]
     near = asked_for[asked_for.found == "near"].then
     assert sorted(near) == list(range(len(near)))
     return len(near) - 1
@@ -147,7 +152,7 @@ def test_sets_agree(rows: pd.DataFrame) -> None:
 
 
 @pytest.mark.parametrize(
-    ("order", "asked", "last"),
+    ("order", "line", "last"),
     [
         ("1 near load, then near loads", "near 1", 15),  # 16 ways
         ("1 near load, then far loads", "near 1", 15),  # far lines take places of near ones
@@ -171,8 +176,8 @@ def test_sets_agree(rows: pd.DataFrame) -> None:
         ("32 near stores, then near loads", "near 32", 22),
     ],
 )
-def test_which_lines_stay(rows: pd.DataFrame, order: str, asked: str, last: int) -> None:
-    assert last_near(rows, order, asked) == last
+def test_which_lines_stay(rows: pd.DataFrame, order: str, line: str, last: int) -> None:
+    assert last_near(rows, order, line) == last
 
 
 def test_a_far_line_stays_at_its_home(rows: pd.DataFrame) -> None:
@@ -184,10 +189,12 @@ def test_a_far_line_stays_at_its_home(rows: pd.DataFrame) -> None:
 
 
 def test_two_lines_of_a_page_have_two_homes() -> None:
-    told = read_provenance(RECORDED)
-    one, two = (int(told[f"pages_with_two_lines_of_{n}"]) for n in ("one_home", "two_homes"))
+    provenance = read_provenance(RECORDED)
+    of_one_home, two = (
+        int(provenance[f"pages_with_two_lines_of_{n}"]) for n in ("one_home", "two_homes")
+    )
     assert two > 10_000
-    assert one < 0.01 * two
+    assert of_one_home < 0.01 * two
 
 
 # The model beside it.
@@ -196,8 +203,8 @@ def test_two_lines_of_a_page_have_two_homes() -> None:
 def wrong(rows: pd.DataFrame, dirty_ways: float) -> int:
     """Questions that the model answers otherwise, where all sets answer alike."""
     alike = rows[rows[list(BENCHMARK.PLACES)].max(axis=1) == rows.sets]
-    made = BENCHMARK.played(alike, BENCHMARK.one_set(dirty_ways))
-    return int((made.found != made.model).sum())
+    played = BENCHMARK.played(alike, BENCHMARK.one_set(dirty_ways))
+    return int((played.found != played.model).sum())
 
 
 @pytest.mark.slow

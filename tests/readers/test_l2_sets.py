@@ -52,17 +52,20 @@ def known(seed: int) -> npt.NDArray[np.int64]:
     rng = np.random.default_rng(seed)
     pages = np.flatnonzero(rng.random(KERNEL.PAGES) < 0.55) * KERNEL.LINES
     first = pages + rng.integers(0, KERNEL.LINES - 512, pages.size)
-    made: npt.NDArray[np.int64] = np.concatenate([first, first + rng.integers(2, 400, pages.size)])
-    return made
+    places: npt.NDArray[np.int64] = np.concatenate(
+        [first, first + rng.integers(2, 400, pages.size)]
+    )
+    return places
 
 
 @pytest.mark.parametrize(("seed", "ways"), [(0, 16), (1, 16), (2, 12), (3, 20)])
 def test_the_search_finds_the_ways_and_every_line(seed: int, ways: int) -> None:
-    lines, target = known(seed), KERNEL.targets(4)[seed]
+    lines = known(seed)
+    target = KERNEL.targets(4)[seed]
     lines = lines[lines // 2 != target // 2]
-    found = KERNEL.study(KnownSet(lines, ways), target, KERNEL.bases(target)[0])
-    assert len(found.fills) == ways
-    assert found.lines == sorted(lines.tolist())
+    result = KERNEL.study(KnownSet(lines, ways), target, KERNEL.bases(target)[0])
+    assert len(result.fills) == ways
+    assert result.lines == sorted(lines.tolist())
 
 
 def test_a_target_that_nothing_drives_out_fails() -> None:
@@ -72,15 +75,16 @@ def test_a_target_that_nothing_drives_out_fails() -> None:
 
 @pytest.mark.parametrize("wrong", [7, 30, 60, 1200, 20000])  # of some 26,000 tests
 def test_a_disturbed_search_fails_or_is_right(wrong: int) -> None:
-    target, lines = KERNEL.targets(1)[0], known(4)
+    target = KERNEL.targets(1)[0]
+    lines = known(4)
     lines = lines[lines // 2 != target // 2]
     disturbed = KnownSet(lines, 16, wrong)
-    found = KERNEL.study(disturbed, target, KERNEL.bases(target)[0])
+    result = KERNEL.study(disturbed, target, KERNEL.bases(target)[0])
     assert disturbed.made < 60_000
-    assert (found is None) == (wrong < 1000)
-    if found is not None:
-        assert len(found.fills) == 16
-        assert len(set(found.lines) ^ set(lines.tolist())) <= 0.01 * lines.size
+    assert (result is None) == (wrong < 1000)
+    if result is not None:
+        assert len(result.fills) == 16
+        assert len(set(result.lines) ^ set(lines.tolist())) <= 0.01 * lines.size
 
 
 def test_bases_never_hold_the_target() -> None:
@@ -102,30 +106,32 @@ def test_a_dry_run_needs_no_gpu() -> None:
 
 
 @pytest.fixture(scope="module")
-def found() -> Any:
+def recorded() -> Any:
     return BENCHMARK.recorded()
 
 
-def test_sets_have_16_ways(found: Any) -> None:
-    assert np.mean(found.ways == 16) > 0.99
-    assert found.failed < 0.03 * found.ways.size
+def test_sets_have_16_ways(recorded: Any) -> None:
+    assert np.mean(recorded.ways == 16) > 0.99
+    assert recorded.failed < 0.03 * recorded.ways.size
 
 
-def test_how_many_sets_there_are(found: Any) -> None:
+def test_how_many_sets_there_are(recorded: Any) -> None:
     # 1,024 pages of 16,384 lines; a set gets 1,116 of them, its target among them
-    assert found.sets == pytest.approx(16384 * 1024 / 1116, rel=0.002)
-    assert found.sets == pytest.approx(15047, rel=0.01)
-    assert found.sets == pytest.approx(l2.model(BENCHMARK.load_profile("h200-sxm")).sets, rel=0.01)
+    assert recorded.sets == pytest.approx(16384 * 1024 / 1116, rel=0.002)
+    assert recorded.sets == pytest.approx(15047, rel=0.01)
+    assert recorded.sets == pytest.approx(
+        l2.model(BENCHMARK.load_profile("h200-sxm")).sets, rel=0.01
+    )
 
 
-def test_a_page_gives_a_set_two_lines_or_none(found: Any) -> None:
-    assert np.mean(found.counts == 0) == pytest.approx(0.476, abs=0.005)
-    assert np.mean(found.counts == 2) == pytest.approx(0.502, abs=0.005)
-    assert np.mean(found.counts == 4) == pytest.approx(0.021, abs=0.005)
+def test_a_page_gives_a_set_two_lines_or_none(recorded: Any) -> None:
+    assert np.mean(recorded.counts == 0) == pytest.approx(0.476, abs=0.005)
+    assert np.mean(recorded.counts == 2) == pytest.approx(0.502, abs=0.005)
+    assert np.mean(recorded.counts == 4) == pytest.approx(0.021, abs=0.005)
 
 
-def test_a_hit_is_told_from_a_miss(found: Any) -> None:
-    assert found.miss_cycles > found.hit_cycles + 2 * KERNEL.MARGIN
+def test_a_hit_is_told_from_a_miss(recorded: Any) -> None:
+    assert recorded.miss_cycles > recorded.hit_cycles + 2 * KERNEL.MARGIN
 
 
 # The model beside it.
@@ -136,46 +142,46 @@ FAR = 0.05
 """Of all sets: what the share that is overfull may be off, wherever it is looked at."""
 
 
-def furthest(found: Any, made: list[npt.NDArray[np.int64]]) -> float:
+def furthest(recorded: Any, models: list[npt.NDArray[np.int64]]) -> float:
     return max(
-        abs(BENCHMARK.averaged(made, "overfull", *at) - BENCHMARK.overfull(found.counts, *at))
-        for at in BENCHMARK.about_full(found)
+        abs(BENCHMARK.averaged(models, "overfull", *at) - BENCHMARK.overfull(recorded.counts, *at))
+        for at in BENCHMARK.about_full(recorded)
     )
 
 
 @pytest.mark.slow
-def test_pages_of_the_model_fill_sets_as_evenly(found: Any) -> None:
-    made = BENCHMARK.modelled()
-    assert furthest(found, made) < FAR
+def test_pages_of_the_model_fill_sets_as_evenly(recorded: Any) -> None:
+    models = BENCHMARK.modelled()
+    assert furthest(recorded, models) < FAR
     for pages in BENCHMARK.IN_A_ROW:
-        assert 0.2 < BENCHMARK.variance(found.counts, pages) < 0.6
+        assert 0.2 < BENCHMARK.variance(recorded.counts, pages) < 0.6
         if pages < MANY:
-            assert 0.2 < BENCHMARK.averaged(made, "variance", pages) < 0.75
+            assert 0.2 < BENCHMARK.averaged(models, "variance", pages) < 0.75
 
 
 @pytest.mark.slow
 def test_many_pages_of_the_model_fill_sets_nearly_as_evenly() -> None:
     """Of so many pages one placement's variance is 0.5 to 1.3 by chance, and the mean of eight moves by 0.15 where the
     sets are one more or one fewer: thirty-two placements are held, whose mean moves by 0.03."""
-    made = BENCHMARK.modelled(placements=32)
-    assert 0.7 < np.mean([BENCHMARK.variance(counts, MANY) for counts in made]) < 0.95
+    models = BENCHMARK.modelled(placements=32)
+    assert 0.7 < np.mean([BENCHMARK.variance(counts, MANY) for counts in models]) < 0.95
 
 
 @pytest.mark.slow
 def test_pages_in_strict_turn_would_be_seen(
-    found: Any,
+    recorded: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(l2, "SHUFFLED_PAGES", 0.0)
-    assert furthest(found, BENCHMARK.modelled()) > FAR
+    assert furthest(recorded, BENCHMARK.modelled()) > FAR
 
 
-def test_pages_anywhere_would_be_seen(found: Any) -> None:
+def test_pages_anywhere_would_be_seen(recorded: Any) -> None:
     sets = 15047
     places = np.random.default_rng(0).integers(0, sets, (4, BENCHMARK.PAGES))
-    made = [BENCHMARK.filled(each, BENCHMARK.LINES // 2, sets) for each in places]
-    assert furthest(found, made) > 4 * FAR
-    assert BENCHMARK.averaged(made, "variance", 128) > 10
+    models = [BENCHMARK.filled(place, BENCHMARK.LINES // 2, sets) for place in places]
+    assert furthest(recorded, models) > 4 * FAR
+    assert BENCHMARK.averaged(models, "variance", 128) > 10
 
 
 def test_filled_by_hand() -> None:
@@ -200,8 +206,8 @@ def test_rows_a_power_of_two_apart_spread_over_the_sets(gpu: str) -> None:
 @pytest.mark.slow
 def test_another_gpu_has_such_sets() -> None:
     """An H100, on which nothing was fitted: 50 MiB in two partitions of 16 ways are 12,800 sets each."""
-    found = BENCHMARK.recorded("h100")
-    assert np.mean(found.ways == 16) > 0.99
-    assert found.sets == pytest.approx(50 * 2**20 / 2 / 16 / 128, rel=0.002)
-    assert found.sets == pytest.approx(l2.model(BENCHMARK.load_profile("h100")).sets, rel=0.002)
-    assert furthest(found, BENCHMARK.modelled("h100")) < 0.08
+    recorded = BENCHMARK.recorded("h100")
+    assert np.mean(recorded.ways == 16) > 0.99
+    assert recorded.sets == pytest.approx(50 * 2**20 / 2 / 16 / 128, rel=0.002)
+    assert recorded.sets == pytest.approx(l2.model(BENCHMARK.load_profile("h100")).sets, rel=0.002)
+    assert furthest(recorded, BENCHMARK.modelled("h100")) < 0.08

@@ -22,9 +22,11 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def bounds_of(problem: AttentionProblem, gpu: str = "a100") -> tuple[LevelBound, ...]:
-    made = predict(problem, "flash", gpu, method="bounds")
-    compulsory = made.hbm_bounds.compulsory_read + made.hbm_bounds.compulsory_write
-    return level_bounds(problem, made.profile, compulsory, {"l2": made.total("l2"), "hbm": None})
+    prediction = predict(problem, "flash", gpu, method="bounds")
+    compulsory = prediction.hbm_bounds.compulsory_read + prediction.hbm_bounds.compulsory_write
+    return level_bounds(
+        problem, prediction.profile, compulsory, {"l2": prediction.total("l2"), "hbm": None}
+    )
 
 
 def test_fast_memories_of_an_a100() -> None:
@@ -95,11 +97,15 @@ def test_masks_count_the_pairs_they_keep() -> None:
 
 @settings(deadline=None, max_examples=examples(40))
 @given(
-    gpu=st.sampled_from(list_profiles()), seq=st.integers(64, 4096), heads=st.integers(1, 8),
+    gpu=st.sampled_from(list_profiles()),
+    seq=st.integers(64, 4096),
+    heads=st.integers(1, 8),
     group=st.sampled_from((1, 4)),
-    head_dim=st.sampled_from([32, 64, 128, 256]), passes=st.sampled_from(["fwd", "bwd", "fwd+bwd"]),
-    mask=st.sampled_from(["none", "causal"]), kernel=st.sampled_from(["flash", "naive"]),
-)  # fmt: skip
+    head_dim=st.sampled_from([32, 64, 128, 256]),
+    passes=st.sampled_from(["fwd", "bwd", "fwd+bwd"]),
+    mask=st.sampled_from(["none", "causal"]),
+    kernel=st.sampled_from(["flash", "naive"]),
+)
 def test_no_kernel_moves_less_between_sms_and_l2(
     gpu: str, seq: int, heads: int, group: int, head_dim: int, passes: str, mask: str, kernel: str
 ) -> None:
@@ -107,11 +113,13 @@ def test_no_kernel_moves_less_between_sms_and_l2(
         heads=heads * group, kv_heads=heads, seq_q=seq, head_dim=head_dim, passes=passes, mask=mask
     )
     try:
-        made = predict(problem, kernel, gpu, method="bounds")
+        prediction = predict(problem, kernel, gpu, method="bounds")
     except InputError:
         return  # tiles that do not fit there
-    compulsory = made.hbm_bounds.compulsory_read + made.hbm_bounds.compulsory_write
-    sm, l2 = level_bounds(problem, made.profile, compulsory, {"l2": made.total("l2"), "hbm": None})
+    compulsory = prediction.hbm_bounds.compulsory_read + prediction.hbm_bounds.compulsory_write
+    sm, l2 = level_bounds(
+        problem, prediction.profile, compulsory, {"l2": prediction.total("l2"), "hbm": None}
+    )
     assert (sm.times_above or 0) >= 1
     assert l2.bound_bytes <= sm.bound_bytes  # a larger fast memory needs no more
     assert l2.times_above is None
@@ -139,18 +147,18 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
         "128",
     ]
     assert main([*words, "--format", "json"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    sm, l2 = made["bounds"]["levels"]
+    data = json.loads(capsys.readouterr().out)
+    sm, l2 = data["bounds"]["levels"]
     assert (sm["level"], l2["level"]) == ("l2", "hbm")
     predicted = predict(AttentionProblem(heads=2, seq_q=1024, head_dim=128), "fa2", "a100")
     assert sm["moved_bytes"] == predicted.total("l2")
     assert l2["moved_bytes"] == predicted.total("hbm")
     assert sm["times_above"] == sm["moved_bytes"] / sm["bound_bytes"]
     assert main(words) == 0
-    shown = capsys.readouterr().out
-    assert made["answer"] in shown
-    assert "times above" in shown
-    assert f"{l2['crossover_tokens']:,}" in shown
+    out = capsys.readouterr().out
+    assert data["answer"] in out
+    assert "times above" in out
+    assert f"{l2['crossover_tokens']:,}" in out
     assert main([*words, "--format", "csv"]) == 0
     assert capsys.readouterr().out.count("\n") == 3  # a head and two levels
     assert main([*words, "--format", "md", "--pass", "bwd"]) == 0

@@ -35,16 +35,17 @@ FLEX_WINDOW = 1024  # the note of the one flex row: a sliding window, so many ke
 @cache
 def calls() -> dict[int, list[Row]]:
     """The recorded launches by call, in order."""
-    found: dict[int, list[Row]] = {}
+    by_call: dict[int, list[Row]] = {}
     with open(measurements("h200_library_kernels.csv"), encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
-            found.setdefault(int(row["call"]), []).append(row)
-    return found
+            by_call.setdefault(int(row["call"]), []).append(row)
+    return by_call
 
 
 def spills(row: Row) -> bool:
     """Kernels whose compiled code keeps registers in memory, as their writes show."""
-    name, width = row["implementation"], int(row["head_dim"])
+    name = row["implementation"]
+    width = int(row["head_dim"])
     if name == "pytorch_mem_efficient":
         return width in (64, 256)
     if name == "triton_plain":
@@ -62,11 +63,17 @@ def predicted(row: Row) -> Predicted:
     """The chain and the counted bytes of the call that a row belongs to."""
     flex = row["implementation"] == "pytorch_flex"
     problem = AttentionProblem(
-        batch=int(row["batch"]), heads=int(row["heads"]), kv_heads=int(row["kv_heads"]), seq_q=int(row["seq_q"]),
-        seq_k=int(row["seq_k"]), head_dim=int(row["head_dim"]), dtype=row["dtype"],
-        mask="window" if flex else "causal" if row["causal"] == "1" else "none", window=FLEX_WINDOW if flex else None,
+        batch=int(row["batch"]),
+        heads=int(row["heads"]),
+        kv_heads=int(row["kv_heads"]),
+        seq_q=int(row["seq_q"]),
+        seq_k=int(row["seq_k"]),
+        head_dim=int(row["head_dim"]),
+        dtype=row["dtype"],
+        mask="window" if flex else "causal" if row["causal"] == "1" else "none",
+        window=FLEX_WINDOW if flex else None,
         passes="bwd" if row["implementation"].endswith("backward") else "fwd",
-    )  # fmt: skip
+    )
     by_hand = None
     if row["block_q"]:
         tile = (int(row["block_q"]), int(row["block_k"]))
@@ -78,9 +85,11 @@ def predicted(row: Row) -> Predicted:
 MODELLED = list(calls())
 
 
-def assert_close(found: int, measured: int, tolerance: float, what: str) -> None:
+def assert_close(predicted: int, measured: int, tolerance: float, label: str) -> None:
     allowed = max(ROUNDING_BYTES, tolerance * measured)
-    assert abs(found - measured) <= allowed, f"{what}: {found:,} predicted, {measured:,} measured"
+    assert abs(predicted - measured) <= allowed, (
+        f"{label}: {predicted:,} predicted, {measured:,} measured"
+    )
 
 
 def test_what_is_covered() -> None:
@@ -102,19 +111,19 @@ def test_a_row_without_a_model_is_refused_not_guessed() -> None:
 @pytest.mark.parametrize("call", MODELLED)
 def test_bytes_of_every_launch(call: int) -> None:
     rows = calls()[call]
-    made = predicted(rows[0])
-    assert len(made.chain.launches) == len(rows), "as many launches as recorded"
-    for launch, row in zip(made.chain.launches, rows, strict=True):
-        what = f"call {call}, {row['implementation']}, {launch.name}"
+    prediction = predicted(rows[0])
+    assert len(prediction.chain.launches) == len(rows), "as many launches as recorded"
+    for launch, row in zip(prediction.chain.launches, rows, strict=True):
+        label = f"call {call}, {row['implementation']}, {launch.name}"
         # A tile of 256 rows held by 4 warps lives in spilled registers: its reads are reloads, six times the tensors.
         if not (row["implementation"] == "triton_plain" and spills(row)):
             tolerance = SPILLED_READ_TOLERANCE if spills(row) else TOLERANCE
-            read = int(made.traffic.total("l2", "read", launch=launch.name))
-            assert_close(read, int(row["l2_read"]), tolerance, f"{what}, read")
+            read = int(prediction.traffic.total("l2", "read", launch=launch.name))
+            assert_close(read, int(row["l2_read"]), tolerance, f"{label}, read")
         # cuDNN's backward writes more than any published description explains.
         if not spills(row) and row["implementation"] != "cudnn_backward":
-            written = int(made.traffic.total("l2", "write", launch=launch.name))
-            assert_close(written, int(row["l2_write"]), TOLERANCE, f"{what}, write")
+            written = int(prediction.traffic.total("l2", "write", launch=launch.name))
+            assert_close(written, int(row["l2_write"]), TOLERANCE, f"{label}, write")
 
 
 def test_split_calls_are_among_them() -> None:
@@ -135,10 +144,10 @@ def test_only_two_rows_need_the_wider_bound() -> None:
         rows = calls()[c]
         if rows[0]["implementation"] == "triton_plain" or not spills(rows[0]):
             continue
-        made = predicted(rows[0])
-        for launch, row in zip(made.chain.launches, rows, strict=True):
+        prediction = predicted(rows[0])
+        for launch, row in zip(prediction.chain.launches, rows, strict=True):
             measured = int(row["l2_read"])
-            if abs(made.traffic.total("l2", "read", launch=launch.name) - measured) > max(
+            if abs(prediction.traffic.total("l2", "read", launch=launch.name) - measured) > max(
                 1000, 1e-3 * measured
             ):
                 wide.add(c)

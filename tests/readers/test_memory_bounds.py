@@ -66,7 +66,7 @@ def tiny_l2(tmp_path: Path) -> str:
 
 
 @contextmanager
-def allocated_below(most: float) -> Iterator[None]:
+def allocated_below(limit: float) -> Iterator[None]:
     """What is allocated inside takes at most so many bytes at once."""
     tracemalloc.start()
     try:
@@ -74,7 +74,7 @@ def allocated_below(most: float) -> Iterator[None]:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < most
+    assert peak < limit
 
 
 # Replays.
@@ -101,9 +101,9 @@ def test_a_replay_of_gigabytes_is_refused_and_the_default_does_without(tmp_path:
     gpu = load_profile(tiny_l2(tmp_path))
     with pytest.raises(TooLargeError, match="followed lines"):
         predict(problem, "math", gpu, method="replay")
-    made = predict(problem, "math", gpu)
-    assert made.method == "capacity"
-    assert any("followed lines" in note for note in made.notes)
+    prediction = predict(problem, "math", gpu)
+    assert prediction.method == "capacity"
+    assert any("followed lines" in note for note in prediction.notes)
 
 
 @pytest.mark.slow
@@ -127,10 +127,13 @@ def problem_of(thousand_tokens: int, **sizes: Any) -> AttentionProblem:
 @pytest.mark.parametrize("gpu", ["a100", "h200", "l4"])
 @pytest.mark.parametrize(
     ("kernel", "problem"),
-    [("naive", problem_of(16)), ("math", problem_of(16, heads=8, mask="causal")),
-     ("naive", problem_of(16, heads=8, kv_heads=4, batch=2, passes="bwd"))],
+    [
+        ("naive", problem_of(16)),
+        ("math", problem_of(16, heads=8, mask="causal")),
+        ("naive", problem_of(16, heads=8, kv_heads=4, batch=2, passes="bwd")),
+    ],
     ids=["naive", "math", "backward"],
-)  # fmt: skip
+)
 @pytest.mark.slow
 def test_some_heads_stand_for_all(
     gpu: str, kernel: str, problem: AttentionProblem, monkeypatch: pytest.MonkeyPatch
@@ -141,12 +144,15 @@ def test_some_heads_stand_for_all(
     share = head_share(call.chain, accesses, l2_bytes=1)
     assert share is not None
     assert share.of == problem.batch * problem.heads == 4 * share.heads
-    whole, some = call.replay(), call.replay(Play(share=share))
+    whole = call.replay()
+    some = call.replay(Play(share=share))
     for direction in ("read", "write"):
         assert some.traffic.total("hbm", direction) == pytest.approx(
             whole.traffic.total("hbm", direction), rel=ERROR
         )
-    assert sum(one.accesses for one in some.launches) == sum(one.accesses for one in whole.launches)
+    assert sum(launch.accesses for launch in some.launches) == sum(
+        launch.accesses for launch in whole.launches
+    )
     assert f"{share.heads} of {share.of} heads" in " ".join(some.notes())
 
 
@@ -197,11 +203,11 @@ def test_score_matrices_too_large_for_a_replay_are_sampled(kernel: str, tokens: 
 @pytest.mark.slow
 def test_96_thousand_tokens_are_predicted_as_all_heads_are() -> None:
     """All 32 heads in 4.8 GB of memory: 1.892 TB. The capacity rule: 1.241 TB."""
-    by_default, asked = (
+    by_default, by_request = (
         predict(problem_of(96), "naive", "a100", method=method) for method in (None, "sampled")
     )
     assert by_default.total("hbm", "read") == pytest.approx(1.892e12, rel=ERROR)
-    assert (asked.method, asked.traffic, asked.notes) == (
+    assert (by_request.method, by_request.traffic, by_request.notes) == (
         by_default.method,
         by_default.traffic,
         by_default.notes,
@@ -210,11 +216,13 @@ def test_96_thousand_tokens_are_predicted_as_all_heads_are() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "problem"),
-    [("fa2", problem_of(64)),  # no tensor of a head outgrows the L2
-     ("naive", problem_of(96, heads=1)),  # one head is all
-     ("naive", problem_of(1024))],  # one head takes a minute
+    [
+        ("fa2", problem_of(64)),  # no tensor of a head outgrows the L2
+        ("naive", problem_of(96, heads=1)),  # one head is all
+        ("naive", problem_of(1024)),
+    ],  # one head takes a minute
     ids=["small tensors", "one head", "long heads"],
-)  # fmt: skip
+)
 def test_heads_that_cannot_stand_for_all(kernel: str, problem: AttentionProblem) -> None:
     assert head_share_of(planned(problem, kernel, "a100")) is None
 
@@ -223,7 +231,8 @@ def test_heads_side_by_side_do_not_stand_for_all() -> None:
     chain = planned(problem_of(32), "naive", "a100").chain
     assert head_share(chain, tile_accesses(chain), 1) is not None
     fast = tuple(
-        replace(one, schedule=replace(one.schedule, order=Order.HEAD)) for one in chain.launches
+        replace(launch, schedule=replace(launch.schedule, order=Order.HEAD))
+        for launch in chain.launches
     )
     assert head_share(replace(chain, launches=fast), tile_accesses(chain), 1) is None
 
@@ -255,9 +264,13 @@ def test_a_long_explanation_says_so_before_it_begins(
     [("--seq-len 1m", "takes too long"), ("--kernel naive --seq-len 64k --gpu {}", "followed")],
 )
 def test_nothing_is_lowered_or_played_that_is_refused(
-    command: str, options: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    options: str,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     def lowered(*_: object) -> None:
         raise AssertionError("a launch was lowered")
 
@@ -272,33 +285,33 @@ def test_lowering_shows_bars_on_a_terminal(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr("iosim.base.progress.AFTER_S", 0.0)
     predict(problem_of(2, heads=2), "naive", "a100", method="replay")
-    shown = capsys.readouterr().err
+    err = capsys.readouterr().err
     for heading in (
         "cutting tensors into objects",
         "work tiles of scores",
         "work tiles of softmax",
     ):
-        assert heading in shown, heading
+        assert heading in err, heading
 
 
 def test_the_bar_of_a_replay_moves_while_all_work_tiles_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """128 work tiles on 132 SMs are taken at once; each walks 16,384 key blocks."""
-    shown: list[int] = []
+    counts: list[int] = []
 
     @contextmanager
     def counter(total: int, task: str, unit: str, after_s: float) -> Iterator[Any]:
         assert (total, unit) == (128, "tile")
-        yield shown.append
+        yield counts.append
 
     monkeypatch.setattr("iosim.readers.replay.engine.counter", counter)
     monkeypatch.setattr("iosim.readers.replay.engine.AFTER_S", 0.0)
     monkeypatch.setattr("iosim.readers.replay.engine.BAR_EVERY_S", 0.002)
     problem = AttentionProblem(heads=1, seq_q=16384, seq_k=1 << 20, head_dim=128)
     Request(problem, "fa2", "h100", method="replay").predict(Replays())
-    assert shown == sorted(shown)
-    assert len({n for n in shown if 0 < n < 128}) > 3
+    assert counts == sorted(counts)
+    assert len({n for n in counts if 0 < n < 128}) > 3
 
 
 def test_lowering_a_launch_takes_the_memory_that_is_estimated() -> None:
@@ -306,8 +319,8 @@ def test_lowering_a_launch_takes_the_memory_that_is_estimated() -> None:
     chain = plan(problem, resolve("naive", problem, load_profile("a100")))
     lowered = lower(chain, 8)
     for n in range(len(chain.launches)):
-        one = replace(chain, launches=(chain.launches[n],))
-        with allocated_below(tile_bytes(one) + 20e6):
+        single = replace(chain, launches=(chain.launches[n],))
+        with allocated_below(tile_bytes(single) + 20e6):
             low = lowered.launches[n]
         assert low.tiles > 0
 
@@ -405,9 +418,17 @@ def _objects(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "write", [_encrypted, _exotic, _packed(zipfile.ZIP_BZIP2), _packed(zipfile.ZIP_LZMA), _packed(zipfile.ZIP_DEFLATED),
-              _no_array, _objects],
-)  # fmt: skip
+    "write",
+    [
+        _encrypted,
+        _exotic,
+        _packed(zipfile.ZIP_BZIP2),
+        _packed(zipfile.ZIP_LZMA),
+        _packed(zipfile.ZIP_DEFLATED),
+        _no_array,
+        _objects,
+    ],
+)
 def test_broken_archives_are_refused_in_a_line(write: Any, tmp_path: Path) -> None:
     path = tmp_path / "m.npz"
     write(path)
@@ -436,6 +457,6 @@ def test_pipes_and_devices_are_no_files(tmp_path: Path, capsys: pytest.CaptureFi
             ["validate", "--measurements", place],
         ):
             assert main(words) == 2
-            said = capsys.readouterr().err
-            assert "pipe or a device" in said, words
-            assert said.count("\n") == 1
+            err = capsys.readouterr().err
+            assert "pipe or a device" in err, words
+            assert err.count("\n") == 1

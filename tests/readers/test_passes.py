@@ -62,8 +62,8 @@ def test_reads_and_writes_stay_within_what_was_touched() -> None:
     for row in BENCHMARK.recorded().itertuples():
         passes = row.chain.split(", ")[: row.launches]
         size = row.mib << 20
-        reads = sum(not one.startswith("fill") for one in passes)
-        writes = sum(not one.startswith("sum") for one in passes)
+        reads = sum(not pass_.startswith("fill") for pass_ in passes)
+        writes = sum(not pass_.startswith("sum") for pass_ in passes)
         assert row.hbm_read < 1.01 * reads * size + 300_000  # code, and what a sum keeps
         assert row.hbm_write < writes * size + 300_000
 
@@ -71,9 +71,9 @@ def test_reads_and_writes_stay_within_what_was_touched() -> None:
 def test_fills_leave_28_mib_behind() -> None:
     table = BENCHMARK.recorded()
     filled = table[(table.chain == "fill a, fill a") & (table.launches == 1) & (table.mib >= 32)]
-    left = filled.mib - filled.hbm_write / (1 << 20)
-    assert left.min() > 27.5
-    assert left.max() < 28.5
+    placed_rows = filled.mib - filled.hbm_write / (1 << 20)
+    assert placed_rows.min() > 27.5
+    assert placed_rows.max() < 28.5
 
 
 def test_loads_run_ahead_of_stores() -> None:

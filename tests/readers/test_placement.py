@@ -110,12 +110,12 @@ def test_a_prediction_says_how_far_places_move_it(rows: list[Any]) -> None:
     measured = BENCHMARK.measured()
     for row in rows:
         p = row.problem
-        made = iosim.predict(p, row.implementation, "h200")
-        assert made.replay is not None
-        share = made.replay.placement_bytes / made.total("hbm", "read")
-        said = [note for note in made.notes if "where the tensors lie" in note]
-        assert bool(said) == (share > PLACEMENT_TOLD)
-        assert not said or f"by {share:.0%} (standard deviation" in said[0]
+        prediction = iosim.predict(p, row.implementation, "h200")
+        assert prediction.replay is not None
+        share = prediction.replay.placement_bytes / prediction.total("hbm", "read")
+        placement_notes = [note for note in prediction.notes if "where the tensors lie" in note]
+        assert bool(placement_notes) == (share > PLACEMENT_TOLD)
+        assert not placement_notes or f"by {share:.0%} (standard deviation" in placement_notes[0]
         of = measured[(measured.implementation == row.implementation) & (measured.heads == p.heads)]
         read = of[(of.seq == p.seq_q) & (of.causal == (p.mask == "causal"))].hbm_read
         assert share == pytest.approx(read.std() / read.mean(), rel=1.0, abs=0.02), row.name

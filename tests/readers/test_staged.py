@@ -36,16 +36,17 @@ def test_steps_and_tiles(item: Staged, total: float) -> None:
 def test_items_of_one_way_are_added() -> None:
     items = [Staged("K", READ, 0.5), Staged("K", READ, 0.25), Staged("K", WRITE, 2.0)]
     assert staged_bytes(CAUSAL, items) == {
-        ("K", READ, Through.LSU): 0.75 * 36, ("K", WRITE, Through.LSU): 2 * 36,
-    }  # fmt: skip
+        ("K", READ, Through.LSU): 0.75 * 36,
+        ("K", WRITE, Through.LSU): 2 * 36,
+    }
 
 
 def test_warps_past_the_end_of_the_queries_go_with_their_tile() -> None:
     """80 queries: the second tile has 16 rows, so that three of its four warps have none and go its two steps each."""
     ragged = Launch("fwd", Domain(1, 1, 80, 64, 64, 32), Outer.QUERY, ())
-    made = staged_bytes(ragged, [Staged("K", READ, 4.0, own_rows=16)])
+    staged_rows = staged_bytes(ragged, [Staged("K", READ, 4.0, own_rows=16)])
     # 5 warps with rows and 3 without, two steps each, over four warps
-    assert made == {("K", READ, Through.LSU): 4 * (5 * 2 + 3 * 2) / 4}
+    assert staged_rows == {("K", READ, Through.LSU): 4 * (5 * 2 + 3 * 2) / 4}
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, *of_launches: Any) -> Any:

@@ -15,9 +15,12 @@ from iosim.readers.replay.lowering import lower
 TIMES = load_script("benchmarks/true_times.py")
 # what is left over, and grows with it: see docs/replay.md
 ERROR = {
-    "heads fastest": 0.02, "heads fastest, alternating": 0.13, "queries fastest": 0.03,
-    "causal, heads fastest, heavy first": 0.02, "causal, queries fastest, descending": 0.06,
-}  # fmt: skip
+    "heads fastest": 0.02,
+    "heads fastest, alternating": 0.13,
+    "queries fastest": 0.03,
+    "causal, heads fastest, heavy first": 0.02,
+    "causal, queries fastest, descending": 0.06,
+}
 
 
 @pytest.mark.parametrize("case", list(ERROR))

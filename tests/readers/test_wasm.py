@@ -99,8 +99,8 @@ def played(calls: list[Call], wasm: Path = build.WASM) -> list[dict[str, Any]]:
     command = [str(NODE), str(PLAYER), str(STATIC / "explore" / "engine.js"), str(wasm)]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    found: list[dict[str, Any]] = json.loads(done.stdout)
-    return found
+    replies: list[dict[str, Any]] = json.loads(done.stdout)
+    return replies
 
 
 class Watch:
@@ -118,7 +118,7 @@ class Watch:
         self.names = [*lowered.tensors, "others"]
         sm, start, end = np.zeros(low.tiles, np.int32), *np.zeros((2, low.tiles), np.int64)
         self.ctas.append((sm, start, end))
-        kept = self.records[-1].kept if self.records else 0
+        kept_before = self.records[-1].kept if self.records else 0
         self.records.append(
             TraceRecord(
                 bin_ps=self.bin_ps,
@@ -127,7 +127,7 @@ class Watch:
                 bin_hit=self.hit.ctypes.data,
                 bin_miss=self.miss.ctypes.data,
                 bin_kept=self.kept.ctypes.data,
-                kept=kept,
+                kept=kept_before,
                 cta_sm=sm.ctypes.data,
                 cta_start=start.ctypes.data,
                 cta_end=end.ctypes.data,
@@ -136,38 +136,39 @@ class Watch:
         return self.records[-1]
 
 
-def same(call: Call, found: dict[str, Any]) -> None:
+def same(call: Call, data: dict[str, Any]) -> None:
     """That the compiled engine finds the same of a call."""
-    watch = Watch(found["bin_ps"], 1024)
+    watch = Watch(data["bin_ps"], 1024)
     native: Replay = call.replay(trace=watch)
-    assert sorted(map(tuple, found["rows"])) == sorted(
+    assert sorted(map(tuple, data["rows"])) == sorted(
         (r.launch, r.tensor, r.direction, r.bytes) for r in native.traffic
     )
-    assert found["end"] / 1e12 == native.seconds
-    for launch, told, (sm, start, end) in zip(
-        found["launches"], native.launches, watch.ctas, strict=True
+    assert data["end"] / 1e12 == native.seconds
+    for launch, printed, (sm, start, end) in zip(
+        data["launches"], native.launches, watch.ctas, strict=True
     ):
         assert (launch["name"], launch["begin"] / 1e12, launch["end"] / 1e12) == (
-            told.name,
-            told.begin_s,
-            told.end_s,
+            printed.name,
+            printed.begin_s,
+            printed.end_s,
         )
         assert (launch["sm"], launch["starts"], launch["ends"]) == (
             sm.tolist(),
             start.tolist(),
             end.tolist(),
         )
-    assert found["kept_bins"] == watch.records[-1].kept
+    assert data["kept_bins"] == watch.records[-1].kept
     for kind, values in (("hit", watch.hit), ("miss", watch.miss), ("kept", watch.kept)):
         for n, tensor in enumerate(watch.names):
-            assert found[kind][tensor] == values[: found["bins"], n].tolist(), (kind, tensor)
+            assert data[kind][tensor] == values[: data["bins"], n].tolist(), (kind, tensor)
 
 
 def drawn(seed: int) -> Call:
     """A call of any kernel on any GPU that runs it, small enough to be played at once."""
     rng = random.Random(seed)
     while True:
-        kv_heads, queries = rng.choice((1, 2, 4)), rng.randint(1, 1500)
+        kv_heads = rng.choice((1, 2, 4))
+        queries = rng.randint(1, 1500)
         mask = rng.choice(("none", "none", "causal", "causal", "window", "strided"))
         try:
             problem = AttentionProblem(
@@ -193,11 +194,12 @@ def test_what_the_l2_holds_is_what_was_touched_and_fits() -> None:
     call = planned(AttentionProblem(heads=8, seq_q=512, head_dim=128), "flash", "h100")
     watch = Watch(10**6, 1024)
     call.replay(trace=watch)
-    kept = dict(zip(watch.names, watch.kept.T.tolist(), strict=False))
-    last, tensor = int(watch.records[-1].kept) - 1, 8 * 512 * 128 * 2
-    assert {name for name, bytes_ in kept.items() if bytes_[0]} == {"others"}
+    held = dict(zip(watch.names, watch.kept.T.tolist(), strict=False))
+    last = int(watch.records[-1].kept) - 1
+    tensor = 8 * 512 * 128 * 2
+    assert {name for name, bytes_ in held.items() if bytes_[0]} == {"others"}
     for name in "KV":
-        assert 0.9 * tensor < kept[name][last] < 2.1 * tensor
+        assert 0.9 * tensor < held[name][last] < 2.1 * tensor
     assert watch.kept.sum(axis=1).max() <= 50 << 20
     assert not watch.kept[last + 1 :].any()
 
@@ -206,8 +208,8 @@ def test_what_the_l2_holds_is_what_was_touched_and_fits() -> None:
 @pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 150), marks=pytest.mark.slow)])
 def test_bit_for_bit_what_the_compiled_engine_finds(seeds: range) -> None:
     calls = [drawn(seed) for seed in seeds]
-    for call, found in zip(calls, played(calls), strict=True):
-        same(call, found)
+    for call, data in zip(calls, played(calls), strict=True):
+        same(call, data)
 
 
 @needs_node
@@ -218,11 +220,11 @@ def test_long_launches_too_with_progress() -> None:
         for n in (8192, 16384)
     ]
     calls = [planned(problem, "fa2", gpu) for problem in long for gpu in ("a100", "h100", "l40s")]
-    for call, found in zip(calls, played(calls), strict=True):
-        same(call, found)
-        assert found["shares"] == sorted(found["shares"])
-        assert found["shares"][0] > 0
-        assert found["shares"][-1] <= 1
+    for call, data in zip(calls, played(calls), strict=True):
+        same(call, data)
+        assert data["shares"] == sorted(data["shares"])
+        assert data["shares"][0] > 0
+        assert data["shares"][-1] <= 1
 
 
 @needs_node
@@ -231,8 +233,8 @@ def test_long_launches_too_with_progress() -> None:
 def test_one_made_now_finds_the_same(tmp_path: Path) -> None:
     build.compile_wasm(tmp_path / "engine.wasm")
     calls = [drawn(seed) for seed in range(12)]
-    for call, found in zip(calls, played(calls, tmp_path / "engine.wasm"), strict=True):
-        same(call, found)
+    for call, data in zip(calls, played(calls, tmp_path / "engine.wasm"), strict=True):
+        same(call, data)
 
 
 def test_without_the_compiler_there_is_one_line(

@@ -33,13 +33,13 @@ def test_ticks_of_a_logarithmic_axis(low: float, high: float, ticks: list[float]
     assert got == pytest.approx(ticks)
 
 
-@given(a=POSITIVE, b=POSITIVE, most=st.integers(2, 9))
-def test_ticks_are_inside_their_axis_and_never_too_many(a: float, b: float, most: int) -> None:
-    axis = axes.log_axis([a, b, -1.0, 0.0], "x", str, most)
+@given(a=POSITIVE, b=POSITIVE, limit=st.integers(2, 9))
+def test_ticks_are_inside_their_axis_and_never_too_many(a: float, b: float, limit: int) -> None:
+    axis = axes.log_axis([a, b, -1.0, 0.0], "x", str, limit)
     low, high = axis["range"]
     assert low < math.log10(min(a, b)) <= math.log10(max(a, b)) < high
     ticks = axis["tickvals"]
-    assert len(ticks) <= most
+    assert len(ticks) <= limit
     assert all(x < y for x, y in pairwise(ticks))
     assert all(low <= math.log10(t) <= high for t in ticks)
     assert axis["ticktext"] == [str(t) for t in ticks]

@@ -47,13 +47,13 @@ def report(*lengths: int, gpus: tuple[str, ...] = ("t4", "l4", "a100", "h100")) 
 def compare(*lengths: int) -> Page:
     from iosim.studies import compare as study
 
-    made = study.compare(
+    comparison = study.compare(
         problems(*lengths),
         ["naive", "cutlass", "fa2", "cudnn"],
         ["a100", "h100"],
         method="capacity",
     )
-    return study.as_page(made, "iosim compare")
+    return study.as_page(comparison, "iosim compare")
 
 
 def decode(*contexts: int) -> Page:
@@ -76,9 +76,16 @@ def ring(*names: str) -> Page:
 def train() -> Page:
     from iosim.studies.training import Decoder, Setup, frontier, predict_training
 
-    model, setup = Decoder(layers=12, width=768, heads=12), Setup(seq_len=4096)
-    limits = frontier(model, setup, predict_training(model, setup, "l4").profile, "width", [512, 768, 2048],
-                      [1024, 4096, 8192, 16384])  # fmt: skip
+    model = Decoder(layers=12, width=768, heads=12)
+    setup = Setup(seq_len=4096)
+    limits = frontier(
+        model,
+        setup,
+        predict_training(model, setup, "l4").profile,
+        "width",
+        [512, 768, 2048],
+        [1024, 4096, 8192, 16384],
+    )
     return predict_training(model, setup, "l4").as_page(limits, "iosim train-memory")
 
 
@@ -105,15 +112,21 @@ def validation() -> Page:
 
 
 PAGES = {
-    "report": lambda: report(512, 4096, 65536, gpus=("t4", "h100")), "compare": lambda: compare(4096),
-    "decode": lambda: decode(1024, 8192, 65536), "ring": ring, "train": train, "trace": trace,
-}  # fmt: skip
+    "report": lambda: report(512, 4096, 65536, gpus=("t4", "h100")),
+    "compare": lambda: compare(4096),
+    "decode": lambda: decode(1024, 8192, 65536),
+    "ring": ring,
+    "train": train,
+    "trace": trace,
+}
 OTHERS = {
     "report-four-gpus": lambda: report(512, 1024, 4096, 16384, 65536),
-    "report-one-length": lambda: report(4096), "compare-lengths": lambda: compare(1024, 4096, 16384),
-    "decode-one-context": lambda: decode(8192), "ring-one-schedule": lambda: ring("balanced"),
+    "report-one-length": lambda: report(4096),
+    "compare-lengths": lambda: compare(1024, 4096, 16384),
+    "decode-one-context": lambda: decode(8192),
+    "ring-one-schedule": lambda: ring("balanced"),
     "validation": validation,
-}  # fmt: skip
+}
 """Further forms of the same pages."""
 
 
@@ -166,8 +179,12 @@ def plot(n: int = 1, **more: Any) -> Panel:
 
 
 def with_panels(*panels: Panel, **more: Any) -> Page:
-    return Page("A question?", "A subject.", (Section("plots", "Plots", ("A caption.",), panels=panels, **more),),
-                command="iosim x")  # fmt: skip
+    return Page(
+        "A question?",
+        "A subject.",
+        (Section("plots", "Plots", ("A caption.",), panels=panels, **more),),
+        command="iosim x",
+    )
 
 
 def word(text: str, x: float) -> dict[str, Any]:
@@ -181,29 +198,53 @@ WIDE = Table(
 PLAIN = with_panels(plot())
 FAULTY = {
     "overflow": (PLAIN, '<div style="width:1500px">wide</div>'),
-    "clipped": (PLAIN, '<p style="width:60px;overflow:hidden;white-space:nowrap">cut off somewhere in the middle</p>'),
+    "clipped": (
+        PLAIN,
+        '<p style="width:60px;overflow:hidden;white-space:nowrap">cut off somewhere in the middle</p>',
+    ),
     "overlap": (with_panels(plot(annotations=[word("one label", 0.5), word("another", 0.52)])), ""),
     "empty": (with_panels(replace(plot(), data=())), ""),
     "one bar": (with_panels(replace(plot(), data=(axes.bar("a", ["one"], [1.0], [""], 0),))), ""),
-    "unnamed": (with_panels(replace(plot(), data=tuple(
-        axes.line(name, [1, 2], [n, 2.0], ["", ""], n) for n, name in enumerate("ab")))), ""),
-    "hidden": (with_panels(replace(plot(annotations=[word("a, b", 0.5)]), data=tuple(
-        axes.line(name, [1, 2], [1.0, 2.0], ["", ""], n) for n, name in enumerate("ab")))), ""),
+    "unnamed": (
+        with_panels(
+            replace(
+                plot(),
+                data=tuple(
+                    axes.line(name, [1, 2], [n, 2.0], ["", ""], n) for n, name in enumerate("ab")
+                ),
+            )
+        ),
+        "",
+    ),
+    "hidden": (
+        with_panels(
+            replace(
+                plot(annotations=[word("a, b", 0.5)]),
+                data=tuple(
+                    axes.line(name, [1, 2], [1.0, 2.0], ["", ""], n) for n, name in enumerate("ab")
+                ),
+            )
+        ),
+        "",
+    ),
     "console": (PLAIN, '<script>console.error("something went wrong")</script>'),
     "width": (PLAIN, "<style>.plot svg { width: 300px !important }</style>"),
-    "edge": (Page("A question?", "", (Section("t", "T", table=WIDE),)), "<style>.scroll { background: none }</style>"),
+    "edge": (
+        Page("A question?", "", (Section("t", "T", table=WIDE),)),
+        "<style>.scroll { background: none }</style>",
+    ),
     "contrast": (PLAIN, '<p style="color:#bbb">hardly to be seen</p>'),
     "small": (PLAIN, '<p style="font-size:9px">tiny</p>'),
     "nameless": (PLAIN, "<button></button>"),
     "no keyboard": (PLAIN, '<button tabindex="-1">press</button>'),
-}  # fmt: skip
+}
 
 
 def faulty(kind: str, folder: Path) -> Path:
     """A page with one fault planted."""
-    made, planted = FAULTY[kind]
+    page, planted = FAULTY[kind]
     place = folder / f"{kind}.html"
-    place.write_text(html(made).replace("</main>", f"{planted}</main>"), encoding="utf-8")
+    place.write_text(html(page).replace("</main>", f"{planted}</main>"), encoding="utf-8")
     return place
 
 
@@ -229,16 +270,16 @@ def test_labels_of_a_plot_that_leave_it_are_seen(browser: Browser, folder: Path)
 def test_charts_and_headings_that_paper_splits_are_seen(browser: Browser, folder: Path) -> None:
     """Without the rules that keep things together, some of ten charts lie across the end of a page."""
     many = with_panels(*(plot(n) for n in range(10)), most_across=1)
-    kept, cut = folder / "kept.html", folder / "cut.html"
+    whole, cut = folder / "kept.html", folder / "cut.html"
     text = html(many)
-    kept.write_text(text, encoding="utf-8")
+    whole.write_text(text, encoding="utf-8")
     rules = (STATIC / "page.css").read_text(encoding="utf-8")
     loose = rules.replace("break-inside: avoid", "break-inside: auto").replace(
         "break-after: avoid", "break-after: auto"
     )
     assert loose != rules
     cut.write_text(text.replace(rules, loose), encoding="utf-8")
-    assert faults_on_paper(browser, kept) == []
+    assert faults_on_paper(browser, whole) == []
     assert "split" in {kind for kind, *_ in faults_on_paper(browser, cut)}
     assert broken({"figure-1-begins": 0, "figure-1-ends": 1}) == [
         ["split", "figure-1", "page 1 and 2"]

@@ -46,19 +46,32 @@ def test_markdown_lists_the_commands_that_its_tables_name() -> None:
 
 
 def test_a_page_says_which_command_made_it_and_its_verdict_first() -> None:
-    made = Page(
+    page = Page(
         "t", "s", (), command="iosim x --y", answer=("It is 1.5 MB. Of them 2 are read.", "More.")
     )
-    assert (made.made_by, made.lead) == ("iosim x", ("It is 1.5 MB.",))
-    text = html(made)
+    assert (page.made_by, page.lead) == ("iosim x", ("It is 1.5 MB.",))
+    text = html(page)
     assert '<meta name="generator" content="iosim x">' in text
     assert text.index("It is 1.5 MB.") < text.index("Of them 2 are read.") < text.index("More.")
     assert Page("t", "s", (), answer=("One.",), verdict=("V.",)).lead == ("V.",)
 
 
 def test_a_typed_command_does_not_say_where_its_files_went(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["ring", "--num-gpus", "4", "--html", "/x/y.html", "--csv=a.csv", "-o", "b", "--out", "c", "--link", "a b",
-             "--force"]  # fmt: skip
+    words = [
+        "ring",
+        "--num-gpus",
+        "4",
+        "--html",
+        "/x/y.html",
+        "--csv=a.csv",
+        "-o",
+        "b",
+        "--out",
+        "c",
+        "--link",
+        "a b",
+        "--force",
+    ]
     monkeypatch.setattr(sys, "argv", ["iosim", *words])
     assert common.typed("ring") == "iosim ring --num-gpus 4 --link 'a b'"
     assert common.typed("trace") == "iosim trace"

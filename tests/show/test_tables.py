@@ -93,27 +93,32 @@ def test_csv_gives_every_value_back(rows: list[tuple[Cell, ...]]) -> None:
 
 
 def test_pivoted_puts_each_value_in_its_place() -> None:
-    columns = (Column("gpu", "GPU"), Column("seq_len", "N", "count"), Column("kernel", "kernel"),
-               Column("l2_bytes", "bytes", "bytes"), Column("commands", "command", COMMANDS))  # fmt: skip
+    columns = (
+        Column("gpu", "GPU"),
+        Column("seq_len", "N", "count"),
+        Column("kernel", "kernel"),
+        Column("l2_bytes", "bytes", "bytes"),
+        Column("commands", "command", COMMANDS),
+    )
     rows = (
         ("a100", 512, "fa2", 2000, "P1"),
         ("a100", 512, "naive", 4000, "P2"),
         ("a100", 1024, "fa2", 8000, "P3 P1"),
     )
-    made = Table(columns, rows).pivoted(("gpu", "seq_len"), "kernel", ("l2_bytes",))
-    assert made.cells() == [["a100", "512", "2 kB", "4 kB"], ["a100", "1,024", "8 kB", "-"]]
+    pivoted = Table(columns, rows).pivoted(("gpu", "seq_len"), "kernel", ("l2_bytes",))
+    assert pivoted.cells() == [["a100", "512", "2 kB", "4 kB"], ["a100", "1,024", "8 kB", "-"]]
     across = Table(columns, rows).pivoted(("gpu", "kernel"), "seq_len", ("l2_bytes",))
     assert [c.title for c in across.columns] == ["GPU", "kernel", "N = 512", "N = 1,024"]
     assert across.cells() == [["a100", "fa2", "2 kB", "8 kB"], ["a100", "naive", "4 kB", "-"]]
 
 
 @given(st.lists(st.integers(), unique=True, max_size=30), st.integers(2, 9))
-def test_of_many_values_a_few_are_kept_with_both_ends(values: list[int], most: int) -> None:
-    kept = spread_out(values, most)
-    assert len(kept) == min(most, len(values))
-    assert kept == [v for v in values if v in kept]  # in order, none twice
-    assert kept[:1] == values[:1]
-    assert kept[-1:] == values[-1:]
+def test_of_many_values_a_few_are_kept_with_both_ends(values: list[int], limit: int) -> None:
+    spread = spread_out(values, limit)
+    assert len(spread) == min(limit, len(values))
+    assert spread == [v for v in values if v in spread]  # in order, none twice
+    assert spread[:1] == values[:1]
+    assert spread[-1:] == values[-1:]
 
 
 def test_columns_that_repeat_themselves_head_groups_of_rows() -> None:
@@ -128,12 +133,12 @@ def test_columns_that_repeat_themselves_head_groups_of_rows() -> None:
 
 
 def test_a_prediction_is_a_frame_of_its_traffic() -> None:
-    made = predict(AttentionProblem(heads=2, seq_q=512), "fa2", "a100")
-    frame = made.to_pandas()
+    prediction = predict(AttentionProblem(heads=2, seq_q=512), "fa2", "a100")
+    frame = prediction.to_pandas()
     of_level = frame.groupby(["level", "direction"])["bytes"].sum()
     for level in ("l2", "hbm"):
         for direction in ("read", "write"):
-            assert of_level.get((level, direction), 0) == made.total(level, direction)
+            assert of_level.get((level, direction), 0) == prediction.total(level, direction)
 
 
 def test_studies_are_frames_of_their_rows() -> None:
@@ -157,7 +162,8 @@ def test_studies_are_frames_of_their_rows() -> None:
 def test_labels_stand_apart_in_the_order_of_their_lines(wanted: list[float], gap: float) -> None:
     places = apart(wanted, gap, 0.0, 1.0)
     assert all(-1e-9 <= v <= 1 + 1e-9 for v in places)
-    by_place, least = sorted(places), min(gap, 1 / max(1, len(wanted) - 1))
+    by_place = sorted(places)
+    least = min(gap, 1 / max(1, len(wanted) - 1))
     assert all(b - a >= least - 1e-9 for a, b in pairwise(by_place))
     assert all(
         places[a] < places[b]
@@ -170,19 +176,21 @@ def test_labels_stand_apart_in_the_order_of_their_lines(wanted: list[float], gap
 
 
 def test_a_line_below_others_is_wider_and_lines_without_difference_are_one() -> None:
-    lines = [axes.line(name, [1, 2], ys, ["", ""], n) for n, (name, ys) in enumerate(
-        {"a": [1.0, 5.0], "b": [1.0, 9.0], "c": [20.0, 9.5]}.items())]  # fmt: skip
+    lines = [
+        axes.line(name, [1, 2], ys, ["", ""], n)
+        for n, (name, ys) in enumerate({"a": [1.0, 5.0], "b": [1.0, 9.0], "c": [20.0, 9.5]}.items())
+    ]
     widths = [line["line"]["width"] for line in layered(lines)]
     assert widths[0] > widths[1] == widths[2]
     assert alike({"a": [1.0, 5.0], "b": [1.0, 9.0], "c": [1.001, 5.0]}) == [["a", "c"], ["b"]]
 
 
 def test_the_winning_cells_are_green(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = Table((Column("rank"), Column("time_s", "time")), ((1, 1e-3), (2, 2e-3)))
-    assert "\x1b" not in made.winning("rank", [1]).text()
+    ranked_table = Table((Column("rank"), Column("time_s", "time")), ((1, 1e-3), (2, 2e-3)))
+    assert "\x1b" not in ranked_table.winning("rank", [1]).text()
     monkeypatch.setattr(terminal, "in_colour", lambda stream=None: True)
-    for table in (made.winning("rank", [1]), made.winning("time_s", [1e-3])):
+    for table in (ranked_table.winning("rank", [1]), ranked_table.winning("time_s", [1e-3])):
         head, first, second = table.text().splitlines()
         assert "\x1b[32m" in first
         assert "\x1b" not in head + second
-    assert made.winning("absent", [1]) == made
+    assert ranked_table.winning("absent", [1]) == ranked_table

@@ -29,9 +29,9 @@ def test_slices_back_to_back_and_inside_each_other_are_all_kept(
         times = begin / PS_PER_US, now / PS_PER_US
         spans += [timeline.span(f"level {n}", "work", (1, 0), *times) for n in range(inside + 1)]
     outer = timeline.span("all", "module", (1, 0), 0, now / PS_PER_US)
-    found = checked(timeline.text(timeline.whole([*NAMED, outer, *spans])))["traceEvents"]
-    assert len(found) == len(spans) + 4
-    assert sum(e["dur"] for e in found if e.get("cat") == "module") == pytest.approx(
+    traceEvents = checked(timeline.text(timeline.whole([*NAMED, outer, *spans])))["traceEvents"]
+    assert len(traceEvents) == len(spans) + 4
+    assert sum(e["dur"] for e in traceEvents if e.get("cat") == "module") == pytest.approx(
         now / PS_PER_US, abs=1e-3
     )
 

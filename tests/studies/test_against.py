@@ -38,12 +38,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> str:
 def told(capsys: pytest.CaptureFixture[str], code: int, *more: str) -> dict[str, Any]:
     """The JSON of a command that ends with `code`."""
     assert main([*CALL, *more, "--format", "json"]) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return found
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return data
 
 
 def test_the_same_call_has_not_moved(base: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(
+    data = told(
         capsys,
         0,
         "--kernel",
@@ -55,11 +55,19 @@ def test_the_same_call_has_not_moved(base: str, capsys: pytest.CaptureFixture[st
         "--fail-above",
         "time=0",
     )
-    assert found["against"]["holds"]
-    (one,) = found["against"]["differences"]
-    assert [(c["change"], c["before"] == c["now"]) for c in one["levels"]] == [(0.0, True)] * 3
-    assert one["parts"] == one["fields"] == one["reasons"] == one["new_notes"] == []
-    assert {"predictions": found["predictions"]}.items() <= json.loads(
+    assert data["against"]["holds"]
+    (difference,) = data["against"]["differences"]
+    assert [(c["change"], c["before"] == c["now"]) for c in difference["levels"]] == [
+        (0.0, True)
+    ] * 3
+    assert (
+        difference["parts"]
+        == difference["fields"]
+        == difference["reasons"]
+        == difference["new_notes"]
+        == []
+    )
+    assert {"predictions": data["predictions"]}.items() <= json.loads(
         Path(base).read_text(encoding="utf-8")
     ).items()
 
@@ -69,11 +77,11 @@ def test_another_tile_is_told_by_level_and_tensor_with_its_reason(
 ) -> None:
     more = ("--kernel", "fa2", "--tile", "64x64", "--against", base)
     assert told(capsys, 0, *more)["against"]["holds"], "no limit, no failure"
-    (one,) = told(capsys, 1, *more, "--fail-above", "l2=1%")["against"]["differences"]
-    levels = {c["level"]: c for c in one["levels"]}
+    (difference,) = told(capsys, 1, *more, "--fail-above", "l2=1%")["against"]["differences"]
+    levels = {c["level"]: c for c in difference["levels"]}
     # causal, 8 query blocks of 128 rows: 2 + 4 + ... + 16 = 72 key blocks of 64; 16 of 64 rows: 1 + ... + 16 = 136
     bytes_of_block = 32 * 64 * 128 * 2
-    keys = next(c for c in one["parts"] if (c["level"], c["tensor"]) == ("l2", "K"))
+    keys = next(c for c in difference["parts"] if (c["level"], c["tensor"]) == ("l2", "K"))
     assert (keys["before"], keys["now"]) == (72 * bytes_of_block, 136 * bytes_of_block)
     assert (keys["launch"], keys["direction"], keys["change"]) == (
         "main",
@@ -81,25 +89,25 @@ def test_another_tile_is_told_by_level_and_tensor_with_its_reason(
         pytest.approx(136 / 72 - 1),
     )
     assert (levels["l2"]["holds"], levels["hbm"]["limit"]) == (False, None)
-    assert {"field": "tile", "before": "128x64", "now": "64x64"} in one["fields"]
-    assert any("64x64" in reason and "128x64" in reason for reason in one["reasons"])
-    assert any(reason.startswith("Spilled registers: 0 B") for reason in one["reasons"])
-    moved = [(c["level"], abs(c["now"] - c["before"])) for c in one["parts"]]
-    assert moved == sorted(moved, key=lambda part: (part[0], -part[1])), (
+    assert {"field": "tile", "before": "128x64", "now": "64x64"} in difference["fields"]
+    assert any("64x64" in reason and "128x64" in reason for reason in difference["reasons"])
+    assert any(reason.startswith("Spilled registers: 0 B") for reason in difference["reasons"])
+    differences = [(c["level"], abs(c["now"] - c["before"])) for c in difference["parts"]]
+    assert differences == sorted(differences, key=lambda part: (part[0], -part[1])), (
         "one launch: its time is the call's"
     )
-    assert {level for level, _ in moved} == {"hbm", "l2"}
+    assert {level for level, _ in differences} == {"hbm", "l2"}
 
 
 def test_parts_add_up_to_the_levels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = written(tmp_path / "b.json", "--kernel", "flash", "--pass", "fwd+bwd")
-    found = told(capsys, 0, "--kernel", "fa2", "--pass", "fwd+bwd", "--against", base)
-    (one,) = found["against"]["differences"]
-    for c in one["levels"]:
-        parts = [part for part in one["parts"] if part["level"] == c["level"]]
+    data = told(capsys, 0, "--kernel", "fa2", "--pass", "fwd+bwd", "--against", base)
+    (difference,) = data["against"]["differences"]
+    for c in difference["levels"]:
+        parts = [part for part in difference["parts"] if part["level"] == c["level"]]
         assert sum(p["now"] - p["before"] for p in parts) == pytest.approx(c["now"] - c["before"])
         if c["level"] != "time":
-            assert c["now"] == sum(found["predictions"][0]["totals"][c["level"]].values())
+            assert c["now"] == sum(data["predictions"][0]["totals"][c["level"]].values())
 
 
 def test_less_never_fails_and_that_is_said(base: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -115,10 +123,10 @@ def test_a_pass_that_leaves_spills_out_says_so(
     base: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ("--kernel", "fa2", "--tile", "128x128", "--against", base, "--fail-above", "l2=0")
-    found = told(capsys, 0, *more)
-    assert "fa2 would spill registers, at a cost that is in no number here." in found["answer"]
+    data = told(capsys, 0, *more)
+    assert "fa2 would spill registers, at a cost that is in no number here." in data["answer"]
     assert any(
-        "registers a thread" in note for note in found["against"]["differences"][0]["new_notes"]
+        "registers a thread" in note for note in data["against"]["differences"][0]["new_notes"]
     )
 
 
@@ -196,12 +204,12 @@ def test_a_kernel_file_against_its_earlier_self(
     assert "writes_lse = true" in text
     mine.write_text(text.replace("writes_lse = true", "writes_lse = false"), encoding="utf-8")
     capsys.readouterr()
-    found = told(capsys, 0, "--kernel", str(mine), "--against", base, "--fail-above", "hbm=0")[
+    report = told(capsys, 0, "--kernel", str(mine), "--against", base, "--fail-above", "hbm=0")[
         "against"
     ]
-    (one,) = found["differences"]
-    assert {"field": "writes_lse", "before": True, "now": False} in one["fields"]
-    assert [(c["level"], c["tensor"]) for c in one["parts"]] == [("l2", "LSE")], (
+    (difference,) = report["differences"]
+    assert {"field": "writes_lse", "before": True, "now": False} in difference["fields"]
+    assert [(c["level"], c["tensor"]) for c in difference["parts"]] == [("l2", "LSE")], (
         "it stays in the L2"
     )
 
@@ -224,12 +232,12 @@ def test_more_hbm_reads_have_the_predictions_own_reason(tmp_path: Path) -> None:
         "kernel": "cutlass",
     }
     before = iosim.predict(**long)
-    (one,) = iosim.predict(**long, tile="64x64", against=before).differences
-    changed, reads, why, bound = one.reasons
+    (difference,) = iosim.predict(**long, tile="64x64", against=before).differences
+    changed, reads, why, bound = difference.reasons
     assert changed == "Changed: tile 64x64 (before 64x128)"
     compulsory = 3 * 8 * 32768 * 128 * 2  # Q, K and V in fp16
-    assert before.hbm.read < 1.005 * compulsory < 1.1 * compulsory < one.prediction.hbm.read
-    times = one.prediction.hbm.read / compulsory
+    assert before.hbm.read < 1.005 * compulsory < 1.1 * compulsory < difference.prediction.hbm.read
+    times = difference.prediction.hbm.read / compulsory
     assert reads == f"HBM reads are {times:.2f} times the compulsory bytes, before 1"
     assert "the L2 keeps" in why
     assert bound == "The time is bound by latency, before by smem"
@@ -238,26 +246,26 @@ def test_more_hbm_reads_have_the_predictions_own_reason(tmp_path: Path) -> None:
 def test_reads_that_stay_the_compulsory_ones_need_no_reason() -> None:
     """1.01 times against 1: why the L2 serves the rest is no reason of the difference."""
     call: dict[str, Any] = {"gpu": "h100", "heads": 32, "seq_len": 2048}
-    (one,) = iosim.predict(
+    (difference,) = iosim.predict(
         **call, kernel="flash", against=iosim.predict(**call, kernel="fa3")
     ).differences
-    assert any((c.level, c.direction) == ("hbm", "read") for c in one.parts)
-    assert not any("HBM" in reason or "L2 serves" in reason for reason in one.reasons)
+    assert any((c.level, c.direction) == ("hbm", "read") for c in difference.parts)
+    assert not any("HBM" in reason or "L2 serves" in reason for reason in difference.reasons)
 
 
 def test_kernels_are_held_against_those_of_their_name_else_the_only_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two = written(tmp_path / "two.json", "--kernel", "flash,fa2")
-    found = told(capsys, 0, "--kernel", "fa2", "--against", two)["against"]
-    assert [d["parts"] for d in found["differences"]] == [[]]
-    assert found["left_out"] == ["flash on a100-sxm-80gb"]
-    found = told(capsys, 0, "--kernel", "fa2,cutlass", "--against", two)["against"]
-    assert [(d["kernel"], bool(d["parts"])) for d in found["differences"]] == [
+    report = told(capsys, 0, "--kernel", "fa2", "--against", two)["against"]
+    assert [d["parts"] for d in report["differences"]] == [[]]
+    assert report["left_out"] == ["flash on a100-sxm-80gb"]
+    report = told(capsys, 0, "--kernel", "fa2,cutlass", "--against", two)["against"]
+    assert [(d["kernel"], bool(d["parts"])) for d in report["differences"]] == [
         ("fa2", False),
         ("cutlass", True),
     ]
-    assert {"field": "kernel", "before": "flash", "now": "cutlass"} in found["differences"][1][
+    assert {"field": "kernel", "before": "flash", "now": "cutlass"} in report["differences"][1][
         "fields"
     ]
     assert main([*CALL, "--kernel", "fa2,cutlass", "--against", two]) == 0
@@ -291,12 +299,12 @@ def test_a_model_is_held_against_itself_layer_by_layer(
     base = tmp_path / "model.json"
     assert main([*line, "-o", str(base)]) == 0
     assert main([*line, "--kernel", "fa2", "--against", str(base), "--fail-above", "time=1%"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert [d["layer"] for d in found["against"]["differences"]] == [
-        p["layer"] for p in found["predictions"]
+    data = json.loads(capsys.readouterr().out)
+    assert [d["layer"] for d in data["against"]["differences"]] == [
+        p["layer"] for p in data["predictions"]
     ]
-    assert len(found["against"]["differences"]) == 2
-    assert found["models"]
+    assert len(data["against"]["differences"]) == 2
+    assert data["models"]
 
 
 def test_csv_has_a_row_a_level_and_a_part(base: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -415,13 +423,13 @@ def test_a_reason_says_what_the_time_was_bound_by_and_how_bytes_were_found(
 def entry(read: int, compulsory: int = 100, spilled: int = 0, **more: Any) -> dict[str, Any]:
     """A prediction as a file has it: K's reads from HBM, beside its compulsory bytes, and spilled registers."""
     names = ("launch", "level", "tensor", "direction", "bytes")
-    moved = [("main", "hbm", "K", "read", read)]
-    moved += [("main", "l2", SPILL, "write", spilled)] if spilled else []
+    traffic_rows = [("main", "hbm", "K", "read", read)]
+    traffic_rows += [("main", "l2", SPILL, "write", spilled)] if spilled else []
     return {
         "method": "simulation",
         "bound_by": "hbm",
         "kernel": {"name": "fa2", "block_q": 128, "block_k": 64},
-        "traffic": [dict(zip(names, one, strict=True)) for one in moved],
+        "traffic": [dict(zip(names, traffic_row, strict=True)) for traffic_row in traffic_rows],
         "hbm_bounds": {"compulsory": {"read": compulsory}},
         "time": [{"launches": [{"name": "main", "time_s": 1.0}]}],
         "time_s": 1.0,
@@ -433,29 +441,51 @@ def entry(read: int, compulsory: int = 100, spilled: int = 0, **more: Any) -> di
 READS = "HBM reads are {} times the compulsory bytes, before {}"
 
 
-@pytest.mark.parametrize(("was", "now", "reasons"), [
-    # Of 100 compulsory bytes: what is read again now, with the reason of today's prediction
-    (entry(100), entry(150), [READS.format("1.5", "1"), "why"]),
-    (entry(150), entry(200), [READS.format("2", "1.5"), "why"]),
-    (entry(150), entry(100), [READS.format("1", "1.5")]),  # less now: today's reason explains nothing
-    (entry(200), entry(150), [READS.format("1.5", "2")]),
-    (entry(100), entry(104), [against.UNSAID]),  # both "once": 1.05 at most
-    (entry(105), entry(100), [against.UNSAID]),
-    (entry(1500, 1000), entry(1501, 1000), [against.UNSAID]),  # 1.5 both, as people read them
-    (entry(150), entry(150), []),
-    (entry(5, 0), entry(7, 0), [READS.format("7", "5"), "why"]),  # no compulsory byte: beside one
-    (entry(100), entry(100, bound_by="l2"), ["The time is bound by l2, before by hbm"]),
-    (entry(100), entry(100, spilled=3_000), ["Spilled registers: 3 kB stored, before 0 B"]),
-    (entry(100, spilled=3_000), entry(100, spilled=3_000), []),
-    # What one side does not know is not compared.
-    (entry(100, method="bounds"), entry(200), ["HBM bytes are found by simulation, before by bounds"]),
-    (entry(100), entry(100, method="bounds"), ["HBM bytes are found by bounds, before by simulation"]),
-    (entry(100), entry(100, kernel={"name": "fa3", "block_q": 64, "block_k": 64}),
-     ["Changed: kernel fa3 (before fa2), tile 64x64 (before 128x64)"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("was", "now", "reasons"),
+    [
+        # Of 100 compulsory bytes: what is read again now, with the reason of today's prediction
+        (entry(100), entry(150), [READS.format("1.5", "1"), "why"]),
+        (entry(150), entry(200), [READS.format("2", "1.5"), "why"]),
+        (
+            entry(150),
+            entry(100),
+            [READS.format("1", "1.5")],
+        ),  # less now: today's reason explains nothing
+        (entry(200), entry(150), [READS.format("1.5", "2")]),
+        (entry(100), entry(104), [against.UNSAID]),  # both "once": 1.05 at most
+        (entry(105), entry(100), [against.UNSAID]),
+        (entry(1500, 1000), entry(1501, 1000), [against.UNSAID]),  # 1.5 both, as people read them
+        (entry(150), entry(150), []),
+        (
+            entry(5, 0),
+            entry(7, 0),
+            [READS.format("7", "5"), "why"],
+        ),  # no compulsory byte: beside one
+        (entry(100), entry(100, bound_by="l2"), ["The time is bound by l2, before by hbm"]),
+        (entry(100), entry(100, spilled=3_000), ["Spilled registers: 3 kB stored, before 0 B"]),
+        (entry(100, spilled=3_000), entry(100, spilled=3_000), []),
+        # What one side does not know is not compared.
+        (
+            entry(100, method="bounds"),
+            entry(200),
+            ["HBM bytes are found by simulation, before by bounds"],
+        ),
+        (
+            entry(100),
+            entry(100, method="bounds"),
+            ["HBM bytes are found by bounds, before by simulation"],
+        ),
+        (
+            entry(100),
+            entry(100, kernel={"name": "fa3", "block_q": 64, "block_k": 64}),
+            ["Changed: kernel fa3 (before fa2), tile 64x64 (before 128x64)"],
+        ),
+    ],
+)
 def test_reasons_of_a_difference(
     monkeypatch: pytest.MonkeyPatch, was: dict[str, Any], now: dict[str, Any], reasons: list[str]
 ) -> None:
     monkeypatch.setattr(against, "why", lambda prediction: "why")
-    found = against.Difference(was, now, cast("Any", None), {})
-    assert list(found.reasons) == reasons
+    difference = against.Difference(was, now, cast("Any", None), {})
+    assert list(difference.reasons) == reasons

@@ -96,27 +96,44 @@ def test_a_ranking_names_its_first_tile_and_how_many_fit(
     capsys: pytest.CaptureFixture[str], outputs: dict[str, Any]
 ) -> None:
     text, data = both(capsys, outputs, "tiles")
-    best, library = data["tiles"][0], data["library"][0]
-    said = data["answer"]
-    assert f"{best['block_q']}x{best['block_k']} with {best['warps']} warps" in said
-    assert f"of {len(data['tiles'])} tiles that fit" in said
+    best = data["tiles"][0]
+    library = data["library"][0]
+    answer = data["answer"]
+    assert f"{best['block_q']}x{best['block_k']} with {best['warps']} warps" in answer
+    assert f"of {len(data['tiles'])} tiles that fit" in answer
     assert f"{len(data['rejected'])} others do not fit" in text
-    assert seconds_text(best["time_s"]) in said
-    assert f"{library['kernel']} {library['block_q']}x{library['block_k']}, takes" in said
+    assert seconds_text(best["time_s"]) in answer
+    assert f"{library['kernel']} {library['block_q']}x{library['block_k']}, takes" in answer
 
 
 def test_an_explanation_names_the_regime_and_the_best_change(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words = ("explain", "--gpu", "h200", "--kernel", "fa2", "--heads", "8", "--seq-len", "16k", "--head-dim", "128",
-             "--causal", "--dtype", "bf16")  # fmt: skip
+    words = (
+        "explain",
+        "--gpu",
+        "h200",
+        "--kernel",
+        "fa2",
+        "--heads",
+        "8",
+        "--seq-len",
+        "16k",
+        "--head-dim",
+        "128",
+        "--causal",
+        "--dtype",
+        "bf16",
+    )
     data = json.loads(run(capsys, *words, "--format", "json"))
-    one, said = data["explanations"][0], data["answer"]
-    assert bytes_text(one["hbm"]["read"]) in said
-    facts, best = one["launches"][0], one["trials"][0]
+    explanation = data["explanations"][0]
+    answer = data["answer"]
+    assert bytes_text(explanation["hbm"]["read"]) in answer
+    facts = explanation["launches"][0]
+    best = explanation["trials"][0]
     assert facts["regime"].startswith("drift")
-    assert "CTAs drift apart" in said
-    assert f"With '{best['change']}' fa2 would read" in said
+    assert "CTAs drift apart" in answer
+    assert f"With '{best['change']}' fa2 would read" in answer
     text = run(capsys, *words)
     assert bytes_text(facts["capacity_bytes"]) in text
     assert bytes_text(best["hbm_bytes"]) in text
@@ -127,10 +144,10 @@ def test_a_trace_states_what_was_asked_and_what_missed(
 ) -> None:
     _, data = both(capsys, outputs, "trace")
     rows = data["traces"][0]["tensors"]
-    asked, missed = (sum(r[k] for r in rows) for k in ("asked_bytes", "missed_bytes"))
-    assert f"asks {bytes_text(asked)} of the L2" in data["answer"]
+    asked_bytes, missed = (sum(r[k] for r in rows) for k in ("asked_bytes", "missed_bytes"))
+    assert f"asks {bytes_text(asked_bytes)} of the L2" in data["answer"]
     assert f"{bytes_text(missed)} from HBM" in data["answer"]
-    assert f"{100 * (1 - missed / asked):.1f} %" in data["answer"]
+    assert f"{100 * (1 - missed / asked_bytes):.1f} %" in data["answer"]
 
 
 def test_decoding_states_the_longest_context(
@@ -153,7 +170,8 @@ def test_a_batchs_step_and_rate_come_first(capsys: pytest.CaptureFixture[str]) -
     text = capsys.readouterr().out
     assert main([*line, "--format", "json"]) == 0
     (point,) = json.loads(capsys.readouterr().out)["points"]
-    step, rate = seconds_text(point["step_s"]), per_second_text(point["tokens_per_s"])
+    step = seconds_text(point["step_s"])
+    rate = per_second_text(point["tokens_per_s"])
     assert f"takes {step} per step of 64 tokens: {rate} tokens per second" in text.splitlines()[0]
     head, row = text.splitlines()[2:4]
     assert head.split()[3:5] == ["step", "tokens/s"]
@@ -210,10 +228,27 @@ def test_a_formula_states_its_leading_term_or_its_number(
 ) -> None:
     _, data = both(capsys, outputs, "formula")
     assert data["formula"]["leading"]["text"] in data["answer"]
-    sized = json.loads(run(capsys, "formula", "fa2", "--batch", "1", "--heads", "32", "--seq-len", "4096", "--head-dim",
-                           "128", "--dtype", "fp16", "--format", "json"))  # fmt: skip
-    moved = [sized["formula"]["totals"][way]["bytes"] for way in ("read", "write")]
-    assert f"moves {bytes_text(sum(moved))} between SMs and L2" in sized["answer"]
+    sized = json.loads(
+        run(
+            capsys,
+            "formula",
+            "fa2",
+            "--batch",
+            "1",
+            "--heads",
+            "32",
+            "--seq-len",
+            "4096",
+            "--head-dim",
+            "128",
+            "--dtype",
+            "fp16",
+            "--format",
+            "json",
+        )
+    )
+    moved_bytes = [sized["formula"]["totals"][way]["bytes"] for way in ("read", "write")]
+    assert f"moves {bytes_text(sum(moved_bytes))} between SMs and L2" in sized["answer"]
 
 
 # Grouped heads
@@ -223,12 +258,14 @@ def test_grouped_heads_change_no_bytes_of_a_kernel_that_reads_keys_a_query_head(
     p = predict(AttentionProblem(heads=8, kv_heads=2, seq_q=2048, head_dim=64), "fa2", "a100")
     alone = predict(p.problem.with_(kv_heads=8), "fa2", "a100")
     assert p.total("l2") == alone.total("l2")
-    said = grouped(p)
-    assert said.startswith(
+    text = grouped(p)
+    assert text.startswith(
         "GQA 4:1 does not change the SM<->L2 bytes of fa2: each query head reads K and V again"
     )
-    before, after = (int(one.traffic.total("hbm", "read", tensor="K")) for one in (alone, p))
-    assert said.endswith(
+    before, after = (
+        int(prediction.traffic.total("hbm", "read", tensor="K")) for prediction in (alone, p)
+    )
+    assert text.endswith(
         f"what HBM reads of K falls from {bytes_text(before)} to {bytes_text(after)}."
     )
 
@@ -253,9 +290,15 @@ def test_a_mistake_is_none_of_the_agreements_whatever_its_ratio() -> None:
 
 @pytest.mark.parametrize(
     ("computed", "verdict"),
-    [(1.01, Verdict.AGREES), (0.99, Verdict.AGREES), (1.011, Verdict.NEAR), (0.8, Verdict.NEAR), (0.79, Verdict.OFF),
-     (None, Verdict.OPEN)],
-)  # fmt: skip
+    [
+        (1.01, Verdict.AGREES),
+        (0.99, Verdict.AGREES),
+        (1.011, Verdict.NEAR),
+        (0.8, Verdict.NEAR),
+        (0.79, Verdict.OFF),
+        (None, Verdict.OPEN),
+    ],
+)
 def test_verdicts_by_how_far_off(computed: float | None, verdict: Verdict) -> None:
     assert Row("A", "c", 1.0, computed, "x", "").verdict is verdict
 
@@ -272,11 +315,11 @@ def test_what_llm_viewer_says_of_flash_is_a_mistake_with_the_right_number_beside
         "151.0 MB between SMs and L2, and 33.6 MB at HBM" in rows[0].mistake
     )  # 128-row tiles; Q, K, V and O once
     text = run(capsys, "reproduce", "--section", "G")
-    shown = [
+    lines = [
         line for line in text.splitlines() if "LLM-Viewer, flash, N" in line and "276.8" in line
     ]
-    assert all("1.000 (mistake)" in line for line in shown)
-    assert shown
+    assert all("1.000 (mistake)" in line for line in lines)
+    assert lines
 
 
 def test_sections_are_listed_by_what_they_are_about(capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,45 +39,45 @@ def costs(cubin: Path, entry: str) -> CodeCosts:
 
 
 def test_a_column_store_is_found(cubin: Path) -> None:
-    found = costs(cubin, "column_store")
-    first = found.costs[0]
+    costs_found = costs(cubin, "column_store")
+    first = costs_found.costs[0]
     assert (first.kind, first.place) == (
         "uncoalesced",
         line_with("out[(size_t)column * rows + row] = in["),
     )
     assert "32 sectors of 32 a request, 4 would do" in first.detail
-    assert first.time_without_s < 0.4 * found.prediction.time_s
-    assert not [cost for cost in found.costs if cost.kind in ("spills", "bank conflicts")]
+    assert first.time_without_s < 0.4 * costs_found.prediction.time_s
+    assert not [cost for cost in costs_found.costs if cost.kind in ("spills", "bank conflicts")]
 
 
 def test_a_column_read_of_shared_memory_is_found(cubin: Path) -> None:
-    found = costs(cubin, "column_read")
-    first = found.costs[0]
+    costs_found = costs(cubin, "column_read")
+    first = costs_found.costs[0]
     assert (first.kind, first.place) == ("bank conflicts", line_with("= tile[threadIdx.x][y]"))
     assert first.detail == "LDS takes 32 wavefronts, 1 without conflicts"
-    assert first.time_without_s < 0.6 * found.prediction.time_s
-    assert not [cost for cost in found.costs if cost.kind == "uncoalesced"]
+    assert first.time_without_s < 0.6 * costs_found.prediction.time_s
+    assert not [cost for cost in costs_found.costs if cost.kind == "uncoalesced"]
 
 
 @pytest.mark.slow
 def test_a_spill_is_found(cubin: Path) -> None:
-    found = costs(cubin, "spilling_tile")
-    first = found.costs[0]
+    costs_found = costs(cubin, "spilling_tile")
+    first = costs_found.costs[0]
     assert first.kind == "spills"
     assert first.place.startswith("plain.cu:")
-    assert first.detail.startswith(f"{found.function.frame_bytes} bytes of a thread's frame")
-    assert first.time_without_s < 0.6 * found.prediction.time_s
+    assert first.detail.startswith(f"{costs_found.function.frame_bytes} bytes of a thread's frame")
+    assert first.time_without_s < 0.6 * costs_found.prediction.time_s
 
 
 def test_a_kernel_with_nothing_odd_has_no_such_cost(cubin: Path) -> None:
-    found = costs(cubin, "matrix_product")
-    assert not [cost for cost in found.costs if cost.kind != "waits for loads"]
+    costs_found = costs(cubin, "matrix_product")
+    assert not [cost for cost in costs_found.costs if cost.kind != "waits for loads"]
 
 
 def test_loops_have_their_units_and_add_up(cubin: Path) -> None:
-    found = costs(cubin, "matrix_product")
-    assert sum(loop.share for loop in found.loops) == pytest.approx(1.0)
-    product = max(found.loops, key=lambda loop: loop.share)
+    costs_found = costs(cubin, "matrix_product")
+    assert sum(loop.share for loop in costs_found.loops) == pytest.approx(1.0)
+    product = max(costs_found.loops, key=lambda loop: loop.share)
     assert product.turns == 4096 / 32
     assert product.lines.startswith("plain.cu:")
     assert product.units["fma"] > 0
@@ -86,15 +86,15 @@ def test_loops_have_their_units_and_add_up(cubin: Path) -> None:
 
 def test_instructions_are_counted_as_a_profiler_does(cubin: Path) -> None:
     """A CTA of 32 x 8 threads of `column_store` walks four rows: what stands before its loop, four turns, the exit."""
-    given = ("in=TENSOR(512x512,fp32)", "out=TENSOR(512x512,fp32)", "rows=512", "columns=512")
+    arguments = ("in=TENSOR(512x512,fp32)", "out=TENSOR(512x512,fp32)", "rows=512", "columns=512")
     request = CodeRequest(
-        code=str(cubin), entry="column_store", gpu="h100", grid="16,16", block="32,8", arg=given
+        code=str(cubin), entry="column_store", gpu="h100", grid="16,16", block="32,8", arg=arguments
     )
     counters = costs_of_code(request).prediction.to_dict()["counters"]
     assert counters["global_store_sectors"] == 512 * 512
     assert counters["local_load_sectors"] == 0
-    (loop,) = [one for one in costs_of_code(request).loops if one.name.startswith("loop")]
-    (once,) = [one for one in costs_of_code(request).loops if one.name.startswith("outside")]
+    (loop,) = [loop for loop in costs_of_code(request).loops if loop.name.startswith("loop")]
+    (once,) = [loop for loop in costs_of_code(request).loops if loop.name.startswith("outside")]
     assert loop.turns == 4
     assert counters["instructions"] == pytest.approx(
         256 * 8 * (once.instructions + 4 * loop.instructions), rel=0.04
@@ -104,7 +104,7 @@ def test_instructions_are_counted_as_a_profiler_does(cubin: Path) -> None:
 def test_loads_that_the_assembler_merges_are_counted_merged(cubin: Path) -> None:
     """A warp of `matrix_product` reads 32 rows of B word by word, and 32 words of A, the same for all of its lanes, in
     eight loads of four words, which take two wavefronts each."""
-    given = (
+    arguments = (
         "a=TENSOR(64x64,fp32)",
         "b=TENSOR(64x64,fp32)",
         "c=TENSOR(64x64,fp32)",
@@ -112,7 +112,12 @@ def test_loads_that_the_assembler_merges_are_counted_merged(cubin: Path) -> None
         "depth=64",
     )
     request = CodeRequest(
-        code=str(cubin), entry="matrix_product", gpu="h100", grid="2,2", block="32,32", arg=given
+        code=str(cubin),
+        entry="matrix_product",
+        gpu="h100",
+        grid="2,2",
+        block="32,32",
+        arg=arguments,
     )
     counters = costs_of_code(request).prediction.to_dict()["counters"]
     turns = 4 * 32 * 2  # CTAs x warps x turns of the loop over depth
@@ -128,9 +133,15 @@ def test_what_is_assumed_is_said(cubin: Path) -> None:
 
 
 def test_the_command_prints_a_table_a_loop(cubin: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [f"--arg={name}={value}" for name, value in (
-        ("in", "TENSOR(4096x4096,fp32)"), ("out", "TENSOR(4096x4096,fp32)"), ("rows", 4096), ("columns", 4096),
-    )]  # fmt: skip
+    arguments = [
+        f"--arg={name}={value}"
+        for name, value in (
+            ("in", "TENSOR(4096x4096,fp32)"),
+            ("out", "TENSOR(4096x4096,fp32)"),
+            ("rows", 4096),
+            ("columns", 4096),
+        )
+    ]
     command = [
         "explain",
         "--code",
@@ -143,13 +154,13 @@ def test_the_command_prints_a_table_a_loop(cubin: Path, capsys: pytest.CaptureFi
         "32,8",
     ]
     assert main([*command, *arguments, "--gpu", "h100"]) == 0
-    said = capsys.readouterr().out
-    assert "bank conflicts" in said
-    assert "cycles a turn" in said
+    out = capsys.readouterr().out
+    assert "bank conflicts" in out
+    assert "cycles a turn" in out
     assert main([*command, *arguments, "--gpu", "h100", "--format", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)["explanations"][0]
-    assert told["costs"][0]["kind"] == "bank conflicts"
-    assert told["loops"][0]["units"]
+    explanation = json.loads(capsys.readouterr().out)["explanations"][0]
+    assert explanation["costs"][0]["kind"] == "bank conflicts"
+    assert explanation["loops"][0]["units"]
 
 
 def test_without_machine_code_it_says_what_is_needed(
@@ -172,35 +183,38 @@ def test_without_machine_code_it_says_what_is_needed(
 )
 def test_triton_kernels_are_explained(name: str, tmp_path: Path) -> None:
     tools_or_skip()
-    case, function = cases()[name], function_of(name, tmp_path)
-    given = {
+    case = cases()[name]
+    function = function_of(name, tmp_path)
+    arguments = {
         n: f"TENSOR({value.split()[1]},{value.split()[0]})" if isinstance(value, str) else value
         for n, value in case["arguments"].items()
     }
     module = Module(name, (function,), (function.ptx,))
-    found = costs_of_code(CodeRequest(code=module, gpu="h100", grid=case["grid"], arg=given))
-    assert costs_answer(found)
-    assert "outside of loops" in as_text(found)
-    assert ("spills" in {cost.kind for cost in found.costs}) == (name == "attention-spilling")
+    costs_found = costs_of_code(
+        CodeRequest(code=module, gpu="h100", grid=case["grid"], arg=arguments)
+    )
+    assert costs_answer(costs_found)
+    assert "outside of loops" in as_text(costs_found)
+    assert ("spills" in {cost.kind for cost in costs_found.costs}) == (name == "attention-spilling")
 
 
-@pytest.mark.parametrize(("wavefronts", "least", "told"), [
+@pytest.mark.parametrize(("wavefronts", "least", "reported"), [
     # Half as many wavefronts more than the least are worth a sentence.
     (1.0, 1, False), (1.49, 1, False), (1.5, 1, True), (32.0, 1, True),
     (2.9, 2, False), (3.0, 2, True), (5.9, 4, False), (6.0, 4, True),
     (None, 1, False),  # an instruction whose addresses are not known
 ])  # fmt: skip
 def test_conflicts_are_told_from_half_as_many_wavefronts_more(
-    wavefronts: float | None, least: int, told: bool, monkeypatch: pytest.MonkeyPatch
+    wavefronts: float | None, least: int, reported: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without CUDA's tools: what reads machine code and plays it is replaced."""
     machine = SimpleNamespace(on_sm=SimpleNamespace(machine=None))
     replaced: dict[str, Any] = {
-        "_worst": lambda *asked: SimpleNamespace(opcode="LDS"),
+        "_worst": lambda *args: SimpleNamespace(opcode="LDS"),
         "operation": lambda instruction, cc: SimpleNamespace(group="shared"),
         "default_use": lambda instruction, group: SimpleNamespace(wavefronts=least),
-        "with_work": lambda *asked: machine,
-        "_whole_cycles": lambda *asked: 1,
+        "with_work": lambda *args: machine,
+        "_whole_cycles": lambda *args: 1,
         "_place": lambda instruction: "line 1",
         "_cost": lambda kind, place, detail, *more: (kind, place, detail),
     }
@@ -208,6 +222,6 @@ def test_conflicts_are_told_from_half_as_many_wavefronts_more(
         monkeypatch.setattr(code_costs, name, value)
     use = None if wavefronts is None else SimpleNamespace(wavefronts=wavefronts)
     read: Any = SimpleNamespace(cc=90, launch=None, profile=None)
-    found = code_costs._conflicts(read, read, read, lambda instruction: cast("Any", use), 1.0)
+    conflicts = code_costs._conflicts(read, read, read, lambda instruction: cast("Any", use), 1.0)
     detail = f"LDS takes {wavefronts or 0:.3g} wavefronts, {least} without conflicts"
-    assert found == (("bank conflicts", "line 1", detail) if told else None)
+    assert conflicts == (("bank conflicts", "line 1", detail) if reported else None)

@@ -42,23 +42,31 @@ def cudnn() -> Explanation:
 
 
 def explained(kernel: str, budget: int = 0, **values: Any) -> Explanation:
-    given = {"batch": 1, "heads": 4, "seq_q": 2048, "head_dim": 64, "dtype": "bf16"} | values
-    return explain(predict(AttentionProblem(**given), kernel, "h200"), budget=budget)
+    sizes = {"batch": 1, "heads": 4, "seq_q": 2048, "head_dim": 64, "dtype": "bf16"} | values
+    return explain(predict(AttentionProblem(**sizes), kernel, "h200"), budget=budget)
 
 
 @pytest.mark.slow
 def test_the_long_causal_case_names_both_causes(fa2: Explanation, cudnn: Explanation) -> None:
-    one, other = fa2.launches[0], cudnn.launches[0]
+    first = fa2.launches[0]
+    other = cudnn.launches[0]
     assert 6.3e9 < fa2.prediction.total("hbm", "read") < 8.6e9
     assert 0.38e9 < cudnn.prediction.total("hbm", "read") < 0.49e9
-    assert one.regime == "drift, spills"
+    assert first.regime == "drift, spills"
     assert (
-        one.one_head_bytes == other.one_head_bytes == 65536 * 128 * 2 * 2
+        first.one_head_bytes == other.one_head_bytes == 65536 * 128 * 2 * 2
     )  # keys x head_dim x bf16 x (K and V)
-    assert (one.median_in_use_bytes or 0) > one.capacity_bytes
-    text = " ".join(one.reasons)
-    for words in ("33.55 MB", "one partition", "light blocks first", "from the diagonal down", "everywhere",
-                  "spilled registers", "drifted apart"):  # fmt: skip
+    assert (first.median_in_use_bytes or 0) > first.capacity_bytes
+    text = " ".join(first.reasons)
+    for words in (
+        "33.55 MB",
+        "one partition",
+        "light blocks first",
+        "from the diagonal down",
+        "everywhere",
+        "spilled registers",
+        "drifted apart",
+    ):
         assert words in text
     assert other.regime == "fits"
     assert (other.peak_in_use_bytes or 0) < other.capacity_bytes
@@ -86,8 +94,8 @@ def test_numbers_are_those_of_predict(name: str, request: pytest.FixtureRequest)
     assert sum(s.hbm_bytes for s in e.sources) == p.total("hbm")
     bound = p.hbm_bounds
     assert sum(s.once_bytes for s in e.sources) == bound.compulsory_read + bound.compulsory_write
-    one = e.launches[0]
-    assert one.hbm_read_bytes == rows["main", "K", "read"] + rows["main", "V", "read"]
+    launch = e.launches[0]
+    assert launch.hbm_read_bytes == rows["main", "K", "read"] + rows["main", "V", "read"]
     assert e.to_dict()["time_s"] == p.time.total_s
     assert [t.rank(p) for t in e.tried.trials] == sorted(t.rank(p) for t in e.tried.trials)
 
@@ -97,8 +105,8 @@ def test_a_trial_is_the_prediction_of_the_changed_kernel(fa2: Explanation) -> No
     kernel = resolve("fa2", LONG, load_profile("h200"))
     upwards = replace(kernel.schedule, direction=Direction.ASCENDING)
     changed = predict(LONG, kernel.with_(schedule=upwards), "h200")
-    found = next(t for t in fa2.tried.trials if t.words == "keys ascending")
-    assert (found.hbm_bytes, found.time_s) == (changed.total("hbm"), changed.time.total_s)
+    trial = next(t for t in fa2.tried.trials if t.words == "keys ascending")
+    assert (trial.hbm_bytes, trial.time_s) == (changed.total("hbm"), changed.time.total_s)
 
 
 @pytest.mark.slow
@@ -126,15 +134,15 @@ def test_trials_beyond_the_budget_are_named(fa2: Explanation) -> None:
 def test_regimes(kernel: str, values: dict[str, Any], regime: str, words: str) -> None:
     e = explained(kernel, **values)
     assert e.launches[0].regime.split(",")[0] == regime
-    assert any(words in reason for one in e.launches for reason in one.reasons)
+    assert any(words in reason for launch in e.launches for reason in launch.reasons)
 
 
 def test_waves_are_counted_as_bytes() -> None:
-    one = explained("cudnn", heads=1, seq_q=131072, head_dim=128).launches[0]
+    launch = explained("cudnn", heads=1, seq_q=131072, head_dim=128).launches[0]
     assert (
-        one.in_step_bytes == 8 * 131072 * 128 * 2 * 2
+        launch.in_step_bytes == 8 * 131072 * 128 * 2 * 2
     )  # waves x keys x head_dim x bf16 x (K and V)
-    assert one.hbm_read_bytes == pytest.approx(one.in_step_bytes, rel=0.1)
+    assert launch.hbm_read_bytes == pytest.approx(launch.in_step_bytes, rel=0.1)
 
 
 def test_thrashing_is_told_from_drift() -> None:
@@ -226,7 +234,9 @@ def test_a_tensor_read_by_two_launches_is_compulsory_once() -> None:
     )
 
 
-UP, DOWN, BOTH = (0, 0, 0, 0), (1, 1, 1, 1), (0, 1, 0, 1)
+UP = (0, 0, 0, 0)
+DOWN = (1, 1, 1, 1)
+BOTH = (0, 1, 0, 1)
 
 
 @pytest.mark.parametrize(("steps", "down", "first", "words"), [
@@ -248,10 +258,14 @@ def test_words_of_an_order(
     steps: tuple[int, ...], down: tuple[int, ...], first: tuple[int, ...], words: str
 ) -> None:
     ctas = SimpleNamespace(
-        owner=np.zeros(4, np.int64), count=np.array(steps), down=np.array(down), first=np.array(first),
-        start_ps=np.array([0, 20, 0, 0]), end_ps=np.array([20, 30, 30, 30]),
+        owner=np.zeros(4, np.int64),
+        count=np.array(steps),
+        down=np.array(down),
+        first=np.array(first),
+        start_ps=np.array([0, 20, 0, 0]),
+        end_ps=np.array([20, 30, 30, 30]),
         position=lambda which, at: which * 2,
-    )  # fmt: skip
+    )
     traced: Any = SimpleNamespace(
         ctas=ctas, shared_tensors=("K",), shared_axis=Rows.KEY, begin_ps=0, end_ps=40
     )
@@ -272,28 +286,61 @@ def test_words_of_an_order(
     [
         ("streamed", {}, ["what is read and written once"]),
         ("read once", {}, ["K and V: 400 kB into the SMs"]),
-        ("fits", {}, ["K and V: 400 kB into the SMs, 120 kB from HBM (1.5 x their bytes)", "30 kB at the median",
-                      "50 kB at the peak", "against 70 kB that the L2 keeps", "a whole head has 20 kB"]),
-        ("fits", {"all_bytes": 70_000}, ["(1.71 x their bytes)", "all of them, 70 kB, fit in the L2 (70 kB)"]),
+        (
+            "fits",
+            {},
+            [
+                "K and V: 400 kB into the SMs, 120 kB from HBM (1.5 x their bytes)",
+                "30 kB at the median",
+                "50 kB at the peak",
+                "against 70 kB that the L2 keeps",
+                "a whole head has 20 kB",
+            ],
+        ),
+        (
+            "fits",
+            {"all_bytes": 70_000},
+            ["(1.71 x their bytes)", "all of them, 70 kB, fit in the L2 (70 kB)"],
+        ),
         ("fits", {"all_bytes": 70_001}, ["it fits, and little is read from HBM twice"]),
-        ("wave-bound", {}, ["a whole head has 20 kB, those in progress together go past the 70 kB",
-                            "each of the 2.5 waves would be 150 kB"]),
+        (
+            "wave-bound",
+            {},
+            [
+                "a whole head has 20 kB, those in progress together go past the 70 kB",
+                "each of the 2.5 waves would be 150 kB",
+            ],
+        ),
         ("wave-bound", {"one_head_bytes": 80_000}, ["a whole head has 80 kB, past the 70 kB"]),
         ("thrashing", {}, ["past it for 25 % of the time"]),
         ("drift", {}, ["it would fit, so other data displaces part of it"]),
         ("drift", {"peak_in_use_bytes": 70_000}, ["it would fit"]),
-        ("drift", {"peak_in_use_bytes": 70_001}, ["past it for 25 % of the time", "CTAs have drifted apart", " IN STEP"]),
+        (
+            "drift",
+            {"peak_in_use_bytes": 70_001},
+            ["past it for 25 % of the time", "CTAs have drifted apart", " IN STEP"],
+        ),
         ("drift", {"peak_in_use_bytes": None}, ["it would fit", "0 B at the peak"]),
         ("fits", {"all_bytes": 0}, ["(1.2e+05 x their bytes)"]),
     ],
-)  # fmt: skip
+)
 def test_the_numbers_of_a_regimes_sentence(
     regime: str, more: dict[str, Any], words: list[str]
 ) -> None:
     values = {
-        "shared_tensors": ("K", "V"), "loaded_bytes": 400_000, "hbm_read_bytes": 120_000, "all_bytes": 80_000,
-        "median_in_use_bytes": 30_000, "peak_in_use_bytes": 50_000, "capacity_bytes": 70_000, "one_head_bytes": 20_000,
-        "share_above_capacity": 0.25, "waves": 2.5, "in_step_bytes": 150_000, "where": "the L2", "step": " IN STEP",
-    }  # fmt: skip
+        "shared_tensors": ("K", "V"),
+        "loaded_bytes": 400_000,
+        "hbm_read_bytes": 120_000,
+        "all_bytes": 80_000,
+        "median_in_use_bytes": 30_000,
+        "peak_in_use_bytes": 50_000,
+        "capacity_bytes": 70_000,
+        "one_head_bytes": 20_000,
+        "share_above_capacity": 0.25,
+        "waves": 2.5,
+        "in_step_bytes": 150_000,
+        "where": "the L2",
+        "step": " IN STEP",
+    }
     told = _headline(regime, values | more)
     assert [part for part in words if part not in told] == []

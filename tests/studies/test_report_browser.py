@@ -30,8 +30,10 @@ DRAWN = "[...document.querySelectorAll('.plot.drawn')].map((p) => p.id)"
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    problems = tuple(AttentionProblem(heads=32, kv_heads=8, seq_q=n, head_dim=128, mask="causal")
-                     for n in (512, 4096, 32768))  # fmt: skip
+    problems = tuple(
+        AttentionProblem(heads=32, kv_heads=8, seq_q=n, head_dim=128, mask="causal")
+        for n in (512, 4096, 32768)
+    )
     return build(CaseGrid.of(("t4", "l4"), ("naive", "cutlass"), problems, method="capacity"))
 
 
@@ -59,9 +61,12 @@ def test_the_console_is_silent_and_nothing_is_fetched(
 ) -> None:
     browser.open(page, width)
     browser.evaluate("iosimPage.done")
-    told = [e for e in browser.events if e["method"] in (
-        "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")]  # fmt: skip
-    assert told == []
+    events = [
+        e
+        for e in browser.events
+        if e["method"] in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
+    ]
+    assert events == []
     fetched = {
         e["params"]["request"]["url"]
         for e in browser.events
@@ -99,8 +104,10 @@ def test_series_hide_and_come_back(browser: Browser, page: Path) -> None:
     browser.open(page, WIDTHS[1])
     browser.evaluate("document.querySelector('#traffic-l2 summary').click()")
     browser.evaluate("new Promise((done) => setTimeout(done, 50)).then(() => iosimPage.draw())")
-    hidden = ("iosimPage.ready.then(({ panels }) => [...document.querySelectorAll('#traffic-l2 .plot')].flatMap((p) => "
-              "panels[p.id].data.filter((t) => t.visible === false).map((t) => t.name)))")  # fmt: skip
+    hidden = (
+        "iosimPage.ready.then(({ panels }) => [...document.querySelectorAll('#traffic-l2 .plot')].flatMap((p) => "
+        "panels[p.id].data.filter((t) => t.visible === false).map((t) => t.name)))"
+    )
     press = "document.querySelector('#traffic-l2 button.series').click()"
     browser.evaluate(press)
     assert browser.evaluate(hidden) == ["naive"] * 2  # one a panel
@@ -113,8 +120,10 @@ def test_paper_draws_all_and_leaves_the_page_as_it_was(
 ) -> None:
     browser.open(page, WIDTHS[0])
     browser.evaluate("iosimPage.done")
-    state = ("[document.documentElement.className, document.querySelectorAll('details[open]').length, "
-             "document.querySelector('#overview-1').width]")  # fmt: skip
+    state = (
+        "[document.documentElement.className, document.querySelectorAll('details[open]').length, "
+        "document.querySelector('#overview-1').width]"
+    )
     before = browser.evaluate(state)
     assert browser.printed()[:4] == b"%PDF"
     assert browser.evaluate(DRAWN) == [p.id for f in report.figures for p in f.panels]
@@ -168,9 +177,9 @@ def test_a_series_that_hides_takes_its_names_along(browser: Browser, page: Path)
     every = browser.evaluate(names)
     press = "document.querySelector('#overview button.series').click()"
     browser.evaluate(f"{press}; iosimPage.ready")
-    kept = browser.evaluate(names)
-    assert [name for name in every if not name.endswith(" HBM")] == kept
-    assert 0 < len(kept) < len(every)
+    names_left = browser.evaluate(names)
+    assert [name for name in every if not name.endswith(" HBM")] == names_left
+    assert 0 < len(names_left) < len(every)
     browser.evaluate(f"{press}; iosimPage.ready")
     assert browser.evaluate(names) == every
 
@@ -179,11 +188,11 @@ def test_keys_go_from_value_to_value_and_a_touch_stays(browser: Browser, page: P
     browser.open(page, WIDTHS[1])
     browser.evaluate("iosimPage.done")
     browser.evaluate("document.querySelector('#overview-1').focus()")
-    told = "(() => { const t = document.querySelector('#overview-1 + .tip'); return t.hidden ? '' : t.innerText; })()"
+    tooltip = "(() => { const t = document.querySelector('#overview-1 + .tip'); return t.hidden ? '' : t.innerText; })()"
 
     def press(key: str) -> str:
         browser.call("Input.dispatchKeyEvent", type="keyDown", key=key)
-        text: str = browser.evaluate(told)
+        text: str = browser.evaluate(tooltip)
         return text
 
     first, second = press("ArrowRight"), press("ArrowRight")
@@ -198,9 +207,9 @@ def test_keys_go_from_value_to_value_and_a_touch_stays(browser: Browser, page: P
     )
     for kind, points in (("touchStart", [{"x": x, "y": y}]), ("touchEnd", [])):
         browser.call("Input.dispatchTouchEvent", type=kind, touchPoints=points)
-    assert browser.evaluate(told)
+    assert browser.evaluate(tooltip)
     browser.evaluate("document.querySelector('#overview-1').blur()")
-    assert browser.evaluate(told) == ""
+    assert browser.evaluate(tooltip) == ""
 
 
 def test_ticks_tell_logarithmic_axes_and_names_stand_in_two_rows(
@@ -208,9 +217,10 @@ def test_ticks_tell_logarithmic_axes_and_names_stand_in_two_rows(
 ) -> None:
     names = [f"a name of some length {n}" for n in range(4)]
     drawn: list[tuple[list[Any], dict[str, Any]]] = [
-        ([1, 1000], axes.log_axis([1, 1000], "", str)), ([512, 4096], axes.length_axis([512, 4096])),
+        ([1, 1000], axes.log_axis([1, 1000], "", str)),
+        ([512, 4096], axes.length_axis([512, 4096])),
         (names, axes.category_axis(names)),
-    ]  # fmt: skip
+    ]
     lines = [axes.line("a", xs, [1] * len(xs), [""] * len(xs), 0) for xs, _ in drawn]
     layouts = [axes.layout(x, axes.axis("")) for _, x in drawn]
     plots = tuple(Panel(f"plot-{n}", "", "", (line,), layouts[n]) for n, line in enumerate(lines))
@@ -220,8 +230,10 @@ def test_ticks_tell_logarithmic_axes_and_names_stand_in_two_rows(
     browser.evaluate("iosimPage.done")
     small = "[...document.querySelectorAll('.plot .axis')].map((a) => (a.getAttribute('d').match(/v3/g) ?? []).length)"
     assert browser.evaluate(small) == [31, 0, 0]  # 0.7 to 0.9, 1 to 9, 10 to 90, 100 to 900, 1000
-    rows = ("new Set([...document.querySelectorAll('#plot-2 .tick')].filter((t) => t.textContent.startsWith('a name'))"
-            ".map((t) => t.getBoundingClientRect().y)).size")  # fmt: skip
+    rows = (
+        "new Set([...document.querySelectorAll('#plot-2 .tick')].filter((t) => t.textContent.startsWith('a name'))"
+        ".map((t) => t.getBoundingClientRect().y)).size"
+    )
     assert browser.evaluate(rows) == 2
 
 
@@ -229,9 +241,15 @@ def test_every_kind_of_trace_is_drawn(browser: Browser, tmp_path: Path) -> None:
     traces: list[dict[str, Any]] = [
         {"type": "scatter", "mode": "markers", "x": [1, 2], "y": [1, 2], "text": ["one", "two"]},
         {"type": "bar", "x": [1, 2], "y": [1, 2], "text": ["one", "two"]},
-        {"type": "heatmap", "x": ["a", "b"], "y": ["c", "d"], "z": [[1, 2], [3, 4]], "text": [["one", "two"]] * 2,
-         "colorscale": [[0, "#000000"], [1, "#ffffff"]]},
-    ]  # fmt: skip
+        {
+            "type": "heatmap",
+            "x": ["a", "b"],
+            "y": ["c", "d"],
+            "z": [[1, 2], [3, 4]],
+            "text": [["one", "two"]] * 2,
+            "colorscale": [[0, "#000000"], [1, "#ffffff"]],
+        },
+    ]
     plots = tuple(
         Panel(f"plot-{n}", "", "", (t,), {"xaxis": {}, "yaxis": {}}) for n, t in enumerate(traces)
     )
@@ -242,11 +260,13 @@ def test_every_kind_of_trace_is_drawn(browser: Browser, tmp_path: Path) -> None:
     marks = "[...document.querySelectorAll('.plot')].map((p) => p.querySelectorAll('.mark').length)"
     assert browser.evaluate(marks) == [2, 2, 4]
     for n in range(len(traces)):
-        over = (f"(() => {{ const p = document.querySelector('#plot-{n}'); "
-                "const b = p.querySelector('.mark').getBoundingClientRect(); "
-                "const at = { clientX: b.x + b.width / 2, clientY: b.y + b.height / 2 }; "
-                "p.dispatchEvent(new PointerEvent('pointermove', at)); "
-                "return p.nextElementSibling.textContent })()")  # fmt: skip
+        over = (
+            f"(() => {{ const p = document.querySelector('#plot-{n}'); "
+            "const b = p.querySelector('.mark').getBoundingClientRect(); "
+            "const at = { clientX: b.x + b.width / 2, clientY: b.y + b.height / 2 }; "
+            "p.dispatchEvent(new PointerEvent('pointermove', at)); "
+            "return p.nextElementSibling.textContent })()"
+        )
         assert browser.evaluate(over) == "one"
     assert not [
         e

@@ -49,18 +49,21 @@ def report() -> Report:
 
 @pytest.mark.slow
 def test_two_runs_give_the_same_bytes(tmp_path: Path) -> None:
-    made = []
+    reports = []
     for seed in ("1", "2"):
         out = tmp_path / seed
         out.mkdir()
         done = subprocess.run(
             [sys.executable, "-m", "iosim", *SMALL, "--out", str(out)],
-            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         assert done.stderr == ""  # no progress bar in a pipe
-        made.append([(out / name).read_bytes() for name in ("report.html", "report.md")])
+        reports.append([(out / name).read_bytes() for name in ("report.html", "report.md")])
         assert sorted(p.name for p in out.iterdir()) == ["report.html", "report.md"]
-    assert made[0] == made[1]
+    assert reports[0] == reports[1]
 
 
 def test_the_page_is_one_small_file_that_fetches_nothing(report: Report) -> None:
@@ -79,8 +82,8 @@ def test_what_users_name_is_escaped(tmp_path: Path) -> None:
     text = (data_dir("hardware_profiles") / "l4.toml").read_text()
     mine = tmp_path / "x<script>alert(1)</script>&.toml".replace("/", "_")
     mine.write_text(text.replace("value = 58", "value = 57"))
-    made = build(CaseGrid.of(("l4", str(mine)), ("fa2",), problems(512)))
-    text = render(made, "html")
+    report = build(CaseGrid.of(("l4", str(mine)), ("fa2",), problems(512)))
+    text = render(report, "html")
     assert "<script>alert" not in text
     assert text.count("<script") == 3  # data, the plots' and the page's own
 
@@ -92,10 +95,10 @@ def test_whole_numbers_beyond_javascript_stay_exact(monkeypatch: pytest.MonkeyPa
         lambda request, gpus: {g.label: "left out" for g in gpus},
     )
     (huge,) = problems(1 << 22)
-    made = build(CaseGrid.of(("h200",), ("naive",), (huge.with_(batch=1024),)))
-    assert made.points[0].l2 > 1 << 53
-    overview = unpacked(render(made, "html"))["tables"]["overview"]
-    assert str(made.points[0].l2) in overview["rows"][0]
+    report = build(CaseGrid.of(("h200",), ("naive",), (huge.with_(batch=1024),)))
+    assert report.points[0].l2 > 1 << 53
+    overview = unpacked(render(report, "html"))["tables"]["overview"]
+    assert str(report.points[0].l2) in overview["rows"][0]
 
 
 def test_markdown_tables_are_well_formed(report: Report) -> None:
@@ -168,10 +171,10 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
+@pytest.mark.parametrize(("words", "message"), [b[1:] for b in BAD], ids=[b[0] for b in BAD])
 def test_bad_input_is_one_line_and_writes_nothing(
     words: list[str],
-    said: str,
+    message: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -182,7 +185,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     refused(
         capsys,
         ["report", "--seq-len", "512", *(w.replace("{tmp}", str(tmp_path)) for w in words)],
-        said,
+        message,
     )
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -228,8 +231,10 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_help_loads_nothing_heavy() -> None:
-    code = ("import sys; from iosim.commands.cli import main\ntry: main(['report', '--help'])"
-            "\nexcept SystemExit: pass\n"
-            "print(sorted({'torch', 'pandas', 'sympy', 'plotly', 'tqdm', 'numpy'} & set(sys.modules)))")  # fmt: skip
+    code = (
+        "import sys; from iosim.commands.cli import main\ntry: main(['report', '--help'])"
+        "\nexcept SystemExit: pass\n"
+        "print(sorted({'torch', 'pandas', 'sympy', 'plotly', 'tqdm', 'numpy'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

@@ -78,20 +78,20 @@ def test_no_term_is_worth_less_than_nothing(
 
 
 def test_every_term_is_found_by_its_name_in_one_step() -> None:
-    for one in ordered_terms():
-        file, function = one.place.split(": ")
+    for ordered in ordered_terms():
+        file, function = ordered.place.split(": ")
         assert f"def {function}(" in (ROOT / file).read_text(encoding="utf-8")
-        assert f'"{one.name}"' in (ROOT / file).read_text(encoding="utf-8")
+        assert f'"{ordered.name}"' in (ROOT / file).read_text(encoding="utf-8")
         assert Path(file).stem in MODULES
 
 
 def test_every_constant_of_a_term_is_there_and_read_by_it() -> None:
     profile = load_profile("h100")
-    for one in TERMS.values():
-        source = inspect.getsource(inspect.getmodule(one.function))  # type: ignore[arg-type]
-        for constant in constants_of(one, profile):
+    for listed in TERMS.values():
+        source = inspect.getsource(inspect.getmodule(listed.function))  # type: ignore[arg-type]
+        for constant in constants_of(listed, profile):
             assert constant.name in source or constant.name in HardwareProfile.__dataclass_fields__
-            assert constant.kind != "unknown" or constant.value is None, (one.name, constant)
+            assert constant.kind != "unknown" or constant.value is None, (listed.name, constant)
 
 
 def test_constants_say_whether_they_are_fitted() -> None:
@@ -133,9 +133,9 @@ def test_the_command_prints_and_gives_them(capsys: pytest.CaptureFixture[str]) -
     assert main([*call, "--format", "json"]) == 0
     (prediction,) = json.loads(capsys.readouterr().out)["predictions"]
     launch, *_ = launches = prediction["terms"]
-    assert math.fsum(one["seconds"] for each in launches for one in each["terms"]) == pytest.approx(
-        prediction["time_s"], rel=1e-3
-    )
+    assert math.fsum(
+        term["seconds"] for launch in launches for term in launch["terms"]
+    ) == pytest.approx(prediction["time_s"], rel=1e-3)
     assert {"term", "scope", "value", "seconds", "formula", "zero", "place", "constants"} <= launch[
         "terms"
     ][0].keys()

@@ -138,7 +138,7 @@ def area_of(file: str) -> str | None:
 
 def sources() -> list[str]:
     """The package's Python, the engine's C and the kernels' data, by their paths in the tree."""
-    found = (p.relative_to(ROOT).as_posix() for p in ROOT.glob("iosim/**/*"))
+    paths = (p.relative_to(ROOT).as_posix() for p in ROOT.glob("iosim/**/*"))
     return sorted(
-        f for f in found if f.endswith((".py", ".c", ".h")) or (f.endswith(".toml") and area_of(f))
+        f for f in paths if f.endswith((".py", ".c", ".h")) or (f.endswith(".toml") and area_of(f))
     )

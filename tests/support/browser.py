@@ -17,9 +17,18 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-         "--remote-debugging-pipe"]  # fmt: skip
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+]
 PATIENCE_S = 60.0
 
 
@@ -31,8 +40,12 @@ class Browser:
         self._read, their_write = os.pipe()
         command = [str(CHROMIUM), *FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank"]
         redirect = f'exec "$0" "$@" 3<&{their_read} 4>&{their_write}'
-        self._process = subprocess.Popen(["bash", "-c", redirect, *command], pass_fds=(their_read, their_write),
-                                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+        self._process = subprocess.Popen(
+            ["bash", "-c", redirect, *command],
+            pass_fds=(their_read, their_write),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(their_read)
         os.close(their_write)
         self._waiting = b""

@@ -38,7 +38,8 @@ class Partial:
         """Rescale both to the common maximum and add."""
         top = np.maximum(self.maximum, other.maximum)
         safe = np.where(np.isneginf(top), 0.0, top)
-        mine, theirs = np.exp(self.maximum - safe), np.exp(other.maximum - safe)
+        mine = np.exp(self.maximum - safe)
+        theirs = np.exp(other.maximum - safe)
         self.output = self.output * mine[..., None] + other.output * theirs[..., None]
         self.total = self.total * mine + other.total * theirs
         self.maximum = top
@@ -145,12 +146,12 @@ class _Run:
 
     def run(self) -> DistributedExecution:
         for step in self.schedule.steps:
-            moved = [
+            sends = [
                 (s, [self._taken(s, t, c) for t in s.tensors for c in s.chunks]) for s in step.sends
             ]
             for compute in step.computes:
                 self._compute(compute)
-            for send, values in moved:
+            for send, values in sends:
                 self._deliver(send, values)
             for g, rank in enumerate(self.ranks):
                 held_bytes = sum(self._bytes(k) for k in (*rank.inbox, *rank.arriving))
@@ -195,9 +196,12 @@ class _Run:
 
     def _compute(self, c: Compute) -> None:
         rank = self.ranks[c.gpu]
-        q, k, v = rank.get("Q", c.queries), rank.get("K", c.keys), rank.get("V", c.keys)
+        q = rank.get("Q", c.queries)
+        k = rank.get("K", c.keys)
+        v = rank.get("V", c.keys)
         group = self.problem.group
-        k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+        k = np.repeat(k, group, axis=1)
+        v = np.repeat(v, group, axis=1)
         scale = self.problem.head_dim**-0.5
         scores = np.where(self._kept(c), np.einsum("bhid,bhjd->bhij", q, k) * scale, -np.inf)
         if not self.schedule.backward:
@@ -219,12 +223,12 @@ class _Run:
     def _kept(self, c: Compute) -> npt.NDArray[np.bool_]:
         """From the tokens themselves, not from the pair's offset."""
         i, j = (np.asarray(self.schedule.chunks[n]) for n in (c.queries, c.keys))
-        kept = (
+        kept_pairs = (
             j[None, :] <= i[:, None]
             if self.schedule.causal
             else np.ones((i.size, j.size), dtype=np.bool_)
         )
-        return np.asarray(kept, dtype=np.bool_)
+        return np.asarray(kept_pairs, dtype=np.bool_)
 
     def _grouped(self, gradient: Array) -> Array:
         b, _, rows, cols = gradient.shape
@@ -252,7 +256,8 @@ class _Run:
         for rank, chunks in zip(self.ranks, s.owned, strict=True):
             for c in chunks:
                 if c in rank.partials:
-                    part, where = rank.partials[c], _slice(s.chunks[c])
+                    part = rank.partials[c]
+                    where = _slice(s.chunks[c])
                     with np.errstate(
                         divide="ignore", invalid="ignore"
                     ):  # rows that a wrong schedule left empty

@@ -88,11 +88,15 @@ def access_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:
 
 
 def _table_bytes(domain: Domain, tensor: Tensor) -> int:
-    v, bk, keys = domain.visited, domain.block_k, tensor.keys_per_sector
-    lo, hi = v.first * bk, np.minimum(v.end * bk, domain.seq_k)
+    v = domain.visited
+    bk = domain.block_k
+    keys = tensor.keys_per_sector
+    lo = v.first * bk
+    hi = np.minimum(v.end * bk, domain.seq_k)
     per, sectors = domain.key_blocks_per_split * bk, 0
     for split in range(domain.splits):
-        start, end = np.maximum(lo, split * per), np.minimum(hi, (split + 1) * per)
+        start = np.maximum(lo, split * per)
+        end = np.minimum(hi, (split + 1) * per)
         sectors += int(np.where(end > start, -(-end // keys) - start // keys, 0).sum())
     return sectors * SECTOR_BYTES
 
@@ -100,9 +104,12 @@ def _table_bytes(domain: Domain, tensor: Tensor) -> int:
 def _times_owned(domain: Domain, access: Access) -> int:
     blocks = int((domain.query_rows > 0).sum())
     return {
-        Per.QUERY: blocks, Per.KEY: int((domain.key_rows > 0).sum()), Per.PAIR: int(domain.visited.count.sum()),
-        Per.SPLIT: blocks * domain.splits, Per.LAUNCH: 1,
-    }[access.per]  # fmt: skip
+        Per.QUERY: blocks,
+        Per.KEY: int((domain.key_rows > 0).sum()),
+        Per.PAIR: int(domain.visited.count.sum()),
+        Per.SPLIT: blocks * domain.splits,
+        Per.LAUNCH: 1,
+    }[access.per]
 
 
 def _key_tile_bytes(domain: Domain, tensor: Tensor, access: Access) -> int:

@@ -51,13 +51,13 @@ def change(area: str, file: str, source: str, start: int, end: int, text: str) -
 
 def changes(name: str) -> list[Change]:
     """Every change of an area, in the order of its files."""
-    made: list[Change] = []
+    changes_made: list[Change] = []
     for file in (f for f in sources() if area_of(f) == name):
         source = (ROOT / file).read_text(encoding="utf-8")
         edits = EDITS[Path(file).suffix](source)
-        found = (change(name, file, source, *edit) for edit in sorted(edits))
-        made += {c.key: c for c in found if c.before != c.after}.values()
-    return made
+        changes_found = (change(name, file, source, *edit) for edit in sorted(edits))
+        changes_made += {c.key: c for c in changes_found if c.before != c.after}.values()
+    return changes_made
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,10 @@ def line_of(key: tuple[str, str, str]) -> tuple[int, int, str] | None:
 def by_hand(key: tuple[str, str, str]) -> Change | None:
     """A change that is not of the kinds above, by its line; None where that line is not there."""
     file, before, after = key
-    area, found = area_of(file), line_of(key)
-    if area is None or found is None:
+    area, line_found = area_of(file), line_of(key)
+    if area is None or line_found is None:
         return None
-    number, at, line = found
+    number, at, line = line_found
     text = line[: len(line) - len(line.lstrip())] + after
     return Change(area, file, at, at + len(line), text, number, before, after)
 
@@ -115,14 +115,14 @@ def drawn(
         new: none that was once missed, and none that is known to alter nothing.
     """
 
-    def by_lot(one: Change) -> str:
+    def by_lot(change: Change) -> str:
         """What stands elsewhere does not decide whether a change is drawn."""
-        drawn_for = f"{seed} {Path(one.file).name} {one.before} {one.after}"
+        drawn_for = f"{seed} {Path(change.file).name} {change.before} {change.after}"
         return hashlib.sha256(drawn_for.encode()).hexdigest()
 
     known = {*notes.once_missed, *notes.equal} if new else set()
-    left = {name: [c for c in changes(name) if c.key not in known] for name in areas}
-    every = {c.key: c for all_ in left.values() for c in all_}
+    available = {name: [c for c in changes(name) if c.key not in known] for name in areas}
+    every = {c.key: c for all_ in available.values() for c in all_}
     first = [
         c
         for key in sorted(notes.once_missed - known)
@@ -132,12 +132,12 @@ def drawn(
         return list({c.key: c for c in (*first, *every.values())}.values())
     taken = {c.key: c for c in first}
     for name in areas:
-        left[name].sort(key=by_lot)
+        available[name].sort(key=by_lot)
     for name in cycle(areas):
-        if len(taken) >= count or not any(left.values()):
+        if len(taken) >= count or not any(available.values()):
             return list(taken.values())
-        while left[name] and left[name][-1].key in taken:
-            left[name].pop()
-        if left[name]:
-            taken[left[name][-1].key] = left[name].pop()
+        while available[name] and available[name][-1].key in taken:
+            available[name].pop()
+        if available[name]:
+            taken[available[name][-1].key] = available[name].pop()
     return []

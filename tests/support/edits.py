@@ -296,7 +296,9 @@ def c_edits(source: str) -> list[tuple[int, int, str]]:
         ]
     for m in re.finditer(r"(\+\+|--)", code):
         found.append((m.start(), m.end(), "--" if m[0] == "++" else "++"))
-    found += [(*m.span(1), ";") for m in C_STATEMENT.finditer(code)]
+    # what gives memory back alters no answer
+    kept = (m for m in C_STATEMENT.finditer(code) if not m[1].startswith("free("))
+    found += [(*m.span(1), ";") for m in kept]
     for m in re.finditer(r"\? ([^?:;(),]+) : ([^?:;(),]+)(?=[;),])", code):
         found.append((m.start(1), m.end(2), f"{m[2]} : {m[1]}"))
     return [x for x in found if source[x[0] : x[1]] != x[2]]

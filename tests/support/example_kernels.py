@@ -70,7 +70,7 @@ def triton_kernel(name: str, gpu: str = "h100") -> Any:
     spec.loader.exec_module(module)
     arguments = {
         n: POINTERS[v.split()[0]] if isinstance(v, str) else v for n, v in case["arguments"].items()
-    }  # fmt: skip
+    }
     fn = getattr(module, case["entry"])
     return compile_for(fn, arguments | case["constants"], gpu, case["warps"], case["stages"])
 

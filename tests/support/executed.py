@@ -43,8 +43,8 @@ LEFT_OUT = {
 
 
 def files_of_tests() -> list[str]:
-    found = (p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/**/test_*.py"))
-    return sorted(f for f in found if f not in LEFT_OUT)
+    paths = (p.relative_to(ROOT).as_posix() for p in ROOT.glob("tests/**/test_*.py"))
+    return sorted(f for f in paths if f not in LEFT_OUT)
 
 
 def piece_of(file: str) -> Path:
@@ -57,8 +57,8 @@ def digest(file: str) -> str:
 
 def read(file: str) -> dict[str, Any]:
     with gzip.open(piece_of(file), "rt", encoding="utf-8") as stream:
-        found: dict[str, Any] = json.load(stream)
-    return found
+        data: dict[str, Any] = json.load(stream)
+    return data
 
 
 def stale(file: str) -> bool:
@@ -115,7 +115,7 @@ class Source:
     @cached_property
     def functions(self) -> dict[str, tuple[int, int]]:
         """First and last line of each function's body, by its name with its classes'."""
-        found: dict[str, tuple[int, int]] = {}
+        spans: dict[str, tuple[int, int]] = {}
 
         def visit(node: ast.AST, name: str) -> None:
             for child in ast.iter_child_nodes(node):
@@ -123,11 +123,11 @@ class Source:
                 if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                     inside = f"{name}.{child.name}"
                 if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-                    found[inside] = (child.body[0].lineno, child.end_lineno or child.lineno)
+                    spans[inside] = (child.body[0].lineno, child.end_lineno or child.lineno)
                 visit(child, inside)
 
         visit(self.tree, "")
-        return found
+        return spans
 
     def function_at(self, line: int) -> tuple[int, int] | None:
         """Lines of the innermost function whose body has the line; None at the module's level."""
@@ -200,7 +200,8 @@ class Executed:
 
     def at(self, file: str, first: int, last: int) -> set[int]:
         """Tests that execute one of the lines of a file."""
-        keys, of = self._at.get(file, {}), source(file)
+        keys = self._at.get(file, {})
+        of = source(file)
         return {n for line in range(first, last + 1) for n in keys.get(of.key(line), ())}
 
     def of(self, file: str, line: int) -> set[int]:
@@ -211,10 +212,10 @@ class Executed:
         if function is not None:
             place = of.place[line]
             return self.at(file, place.first, place.last) or self.at(file, *function)
-        found = self._users(file, of.names_at(line), set())
-        if not found:
-            found = {n for span in of.functions.values() for n in self.at(file, *span)}
-        return found
+        users = self._users(file, of.names_at(line), set())
+        if not users:
+            users = {n for span in of.functions.values() for n in self.at(file, *span)}
+        return users
 
     def telling(self, file: str, line: int) -> set[int]:
         """Of the tests of a condition's line those for which it was true, which see most of its changes."""
@@ -222,23 +223,23 @@ class Executed:
         return self.at(file, *place.guarded) if place is not None and place.guarded else set()
 
     def _users(self, file: str, names: set[str], seen: set[str]) -> set[int]:
-        found: set[int] = set()
+        users: set[int] = set()
         for name in names - seen:
             seen.add(name)
             uses = words().get(name, [])
-            own = [u for u in uses if u[0] == file]
-            for where, line in uses if len(uses) <= FEW_USERS else own:
+            same_file = [u for u in uses if u[0] == file]
+            for where, line in uses if len(uses) <= FEW_USERS else same_file:
                 of = source(where)
                 if of.function_at(line) is not None:
-                    found |= self.at(where, line, line)
+                    users |= self.at(where, line, line)
                 elif len(seen) < 8:  # a table made of the name: what uses the table
-                    found |= self._users(where, of.names_at(line), seen)
+                    users |= self._users(where, of.names_at(line), seen)
             span = next(
                 (s for n, s in source(file).functions.items() if n.endswith(f".{name}")), None
             )
             if span:  # a default of a function's argument
-                found |= self.at(file, *span)
-        return found
+                users |= self.at(file, *span)
+        return users
 
     def beside(self, tests: set[int]) -> set[int]:
         """The other tests of their files: what a file computes once is its first test's, and held by all."""
@@ -284,8 +285,8 @@ class Executed:
 
 def share_of_cost(file: str, test_file: str) -> float:
     """Share of its cost at which a file of tests is ranked for a change of a module."""
-    own = Path(file)
-    if Path(test_file) == Path("tests", *own.parts[1:-1], f"test_{own.name}"):
+    module_path = Path(file)
+    if Path(test_file) == Path("tests", *module_path.parts[1:-1], f"test_{module_path.name}"):
         return OWN
     if module_of(file) in imports(test_file):
         return NEAR
@@ -312,10 +313,10 @@ def imports(test_file: str) -> frozenset[str]:
 @cache
 def words() -> dict[str, list[tuple[str, int]]]:
     """Lines of the package in which a word stands, as (file, line); comments and texts are not told from code."""
-    found: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    places: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for path in sorted(ROOT.glob("iosim/**/*.py")):
         name = path.relative_to(ROOT).as_posix()
         for number, line in enumerate(source(name).lines, 1):
             for word in set(re.findall(r"[A-Za-z_]\w*", line)):
-                found[word].append((name, number))
-    return found
+                places[word].append((name, number))
+    return places

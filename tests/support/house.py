@@ -12,10 +12,21 @@ import iosim
 
 PACKAGE = Path(iosim.__file__).resolve().parent
 FLOORS = {
-    "base": 1, "problem": 2, "hardware": 2, "show": 2, "kernel": 3, "catalog": 4, "code": 4, "readers": 5,
+    "base": 1,
+    "problem": 2,
+    "hardware": 2,
+    "show": 2,
+    "kernel": 3,
+    "catalog": 4,
+    "code": 4,
+    "readers": 5,
     "prediction": 6,
-    "studies": 7, "integrations": 8, "evidence": 8, "api": 9, "commands": 9,
-}  # fmt: skip
+    "studies": 7,
+    "integrations": 8,
+    "evidence": 8,
+    "api": 9,
+    "commands": 9,
+}
 """Room -> floor. `iosim` itself, `iosim.__main__`, `iosim.torch` and `iosim.triton` are the doors: they open on every
 floor."""
 DOORS = ("iosim", "iosim.__main__", "iosim.torch", "iosim.triton")
@@ -34,11 +45,11 @@ def parsed(path: Path) -> ast.Module:
 
 def modules(package: Path = PACKAGE) -> dict[str, Path]:
     """Module name -> file."""
-    found = {}
+    paths = {}
     for path in sorted(package.rglob("*.py")):
         parts = ("iosim", *path.relative_to(package).with_suffix("").parts)
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        paths[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return paths
 
 
 def imported(module: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
@@ -100,17 +111,17 @@ def height(arrows: set[tuple[str, str]]) -> int:
 
 def upward(arrows: Edges) -> list[str]:
     """Imports that do not go down: to a higher floor, to another room of the same floor, or from reader to reader."""
-    found = []
+    arrows_up = []
     for name, others in arrows.items():
         for other in others if name not in DOORS else ():
             if other in DOORS:
-                found.append(f"{name} -> {other}")
+                arrows_up.append(f"{name} -> {other}")
             elif room(name) != room(other):
                 if FLOORS[room(other)] >= FLOORS[room(name)]:
-                    found.append(f"{name} -> {other}")
+                    arrows_up.append(f"{name} -> {other}")
             elif room(name) == "readers" and name.split(".")[2:3] != other.split(".")[2:3]:
-                found.append(f"{name} -> {other}")
-    return found
+                arrows_up.append(f"{name} -> {other}")
+    return arrows_up
 
 
 def circle(arrows: Edges) -> list[str]:

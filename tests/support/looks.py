@@ -56,19 +56,19 @@ def faults_on_paper(browser: Browser, page: Path) -> list[list[str]]:
     browser.evaluate("iosimPage.done")
     browser.evaluate(MARKS)
     cut = broken(pages_of_marks(browser.printed()))
-    told = _told(browser)
+    warnings = _told(browser)
     browser.open(page, PAPER_PX)
     browser.call("Emulation.setEmulatedMedia", media="print")
     try:
-        return [*cut, *told, *_looks(browser, True), *_told(browser)]
+        return [*cut, *warnings, *_looks(browser, True), *_told(browser)]
     finally:
         browser.call("Emulation.setEmulatedMedia", media="")
 
 
 def _looks(browser: Browser, paper: bool) -> list[list[str]]:
     browser.evaluate("iosimPage.done")
-    found: list[list[str]] = browser.evaluate(f"({LOOKS})({str(paper).lower()})")
-    return found
+    faults: list[list[str]] = browser.evaluate(f"({LOOKS})({str(paper).lower()})")
+    return faults
 
 
 def _told(browser: Browser) -> list[list[str]]:

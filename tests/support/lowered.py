@@ -55,7 +55,7 @@ def is_exact(chain: Chain, launch: Launch, tensor: str) -> bool:
 
 def wrong_bytes(chain: Chain, lowered: Lowered) -> list[str]:
     """Tensors of which a lowered launch moves other bytes than `count` says, or objects of another tensor."""
-    found = []
+    wrong = []
     owner = lowered.owner.copy()
     for number, (launch, low) in enumerate(zip(chain.launches, lowered.launches, strict=True)):
         sums: dict[str, int] = {}
@@ -63,22 +63,24 @@ def wrong_bytes(chain: Chain, lowered: Lowered) -> list[str]:
             owner[objects.start : objects.stop] = number
         for template, objects in moved(low):
             if (owner[objects] != lowered.tensors.index(template.tensor)).any():
-                found.append(f"{launch.name} {template.tensor}: objects of another tensor")
+                wrong.append(f"{launch.name} {template.tensor}: objects of another tensor")
             sums[template.tensor] = sums.get(template.tensor, 0) + int(
                 lowered.size[objects].sum(dtype=np.int64)
             )
-        joined = tuple(one for one in chain.launches[number + 1 : number + 2] if one.joins)
+        joined = tuple(launch for launch in chain.launches[number + 1 : number + 2] if launch.joins)
         of = (
             () if launch.joins else (launch, *joined)
         )  # work tiles of one that joins are the launch's before
-        for name in {a.tensor for one in of for a in one.accesses}:
-            if not all(is_exact(chain, one, name) for one in of):
+        for name in {a.tensor for launch in of for a in launch.accesses}:
+            if not all(is_exact(chain, launch, name) for launch in of):
                 continue
-            uses = [(one.domain, a) for one in of for a in one.accesses if a.tensor == name]
+            uses = [
+                (launch.domain, a) for launch in of for a in launch.accesses if a.tensor == name
+            ]
             right = sum(access_bytes(d, chain.tensors[name], a) * d.grid_heads for d, a in uses)
-            own = round(
+            counted = round(
                 sums.get(name, 0) * lowered.own_share[lowered.tensors.index(name)]
             )  # the rest of their lines is others'
-            if own != right:
-                found.append(f"{launch.name} {name}: {sums.get(name, 0)} bytes, counted {right}")
-    return found
+            if counted != right:
+                wrong.append(f"{launch.name} {name}: {sums.get(name, 0)} bytes, counted {right}")
+    return wrong

@@ -104,10 +104,9 @@ class Action:
     def __init__(self, facts: Mapping[str, Any]) -> None:
         self.facts = facts
         self.metrics = {name: Metric(*pair) for name, pair in facts["metrics"].items()}
-        for what in ("grid", "block"):
+        for dim in ("grid", "block"):
             self.metrics |= {
-                f"launch__{what}_dim_{a}": Metric(n)
-                for a, n in zip("xyz", facts[what], strict=True)
+                f"launch__{dim}_dim_{a}": Metric(n) for a, n in zip("xyz", facts[dim], strict=True)
             }
         self.metrics["device__attribute_display_name"] = Metric(facts["device"])
 

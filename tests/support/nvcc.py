@@ -24,7 +24,8 @@ def nvcc_or_skip() -> Path:
 def assembler_report(spec: Sm90Spec, directory: Path) -> str:
     """What nvcc and its assembler say of an instantiation; they must accept it."""
     macros = [f"-D{name}={value}" for name, value in spec.defines().items()]
-    source, cubin = data_dir("kernels") / spec.source, directory / f"{abs(hash(spec))}.cubin"
+    source = data_dir("kernels") / spec.source
+    cubin = directory / f"{abs(hash(spec))}.cubin"
     command = [
         nvcc_or_skip(),
         "-std=c++17",

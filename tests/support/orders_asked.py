@@ -22,4 +22,4 @@ def played(schedule: Schedule, blocks: int, heads: int, batch: int) -> list[tupl
     """(head, block) of the tiles in the order in which the replay starts them; those past a head's end left out."""
     problem = AttentionProblem(batch=batch, heads=heads, seq_q=16 * blocks, head_dim=8)
     launch = plan(problem, Kernel("flash", "flash", Tile(16, 16), schedule)).launches[0]
-    return list(zip(*(one.tolist() for one in start_order(launch)), strict=True))
+    return list(zip(*(array.tolist() for array in start_order(launch)), strict=True))

@@ -83,8 +83,16 @@ def run(
             )
             import pytest
 
-            asked = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0"]
-            words = [*asked, "-m", marks, *tests]
+            options = [
+                "-x",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:xdist",
+                "--hypothesis-seed=0",
+            ]
+            words = [*options, "-m", marks, *tests]
             code = pytest.main(words, plugins=[First(writing)])
             os._exit(0 if code == 0 else 1)
         except BaseException:
@@ -147,24 +155,24 @@ class Runner:
         self.green: dict[tuple[str, ...], bool] = {}
         self.planted_so_far = 0
 
-    def batches(self, one: Change) -> Iterator[tuple[Sequence[str], int]]:
+    def batches(self, change: Change) -> Iterator[tuple[Sequence[str], int]]:
         """Lists of tests to ask in turn, each with the CPU seconds that it may take: a few times its own."""
-        if one.area in NAMED:
-            for tests in named(one.area, one.file):
+        if change.area in NAMED:
+            for tests in named(change.area, change.file):
                 yield tests, MOST_CPU_S
             return
         assert self.seen is not None
-        tests = self.seen.of(one.file, one.line)
-        first = tests & self.seen.telling(one.file, one.line)
+        tests = self.seen.of(change.file, change.line)
+        first = tests & self.seen.telling(change.file, change.line)
         left_s = self.most_s  # all of them together
         for group in (first, tests - first, self.seen.beside(tests)):
-            for asked, seconds in self.seen.batches(one.file, group, left_s):
-                yield asked, int(15 + 4 * seconds)
+            for batch, seconds in self.seen.batches(change.file, group, left_s):
+                yield batch, int(15 + 4 * seconds)
                 left_s -= seconds
                 if left_s <= 0:
                     return
         if not tests:  # of torch, perhaps, which may be lacking where the map was made
-            yield executed.files_of_module(one.file), MOST_CPU_S
+            yield executed.files_of_module(change.file), MOST_CPU_S
 
     def is_green(self, tests: Sequence[str], cpu_s: int) -> bool:
         """Whether tests pass alone without a change; a single one may take its time."""
@@ -174,18 +182,18 @@ class Runner:
             self.green[key] = run(self.tree, key, limit)[0]
         return self.green[key]
 
-    def caught(self, one: Change) -> bool | None:
+    def caught(self, change: Change) -> bool | None:
         """Whether a test notices; None where the change is no program."""
-        for tests, limit in self.batches(one):
-            asked, tried = list(tests), set[str]()
-            while asked:
-                with self.planted(one) as there:
-                    if not there:
+        for tests, limit in self.batches(change):
+            waiting, tried = list(tests), set[str]()
+            while waiting:
+                with self.planted(change) as is_planted:
+                    if not is_planted:
                         return None
-                    passed, first = run(self.tree, asked, limit)
+                    passed, first = run(self.tree, waiting, limit)
                 if passed:
                     break
-                if first == "" or self.is_green([first] if first else asked, limit):
+                if first == "" or self.is_green([first] if first else waiting, limit):
                     return True
                 if first is None:  # they take that long without the change, too
                     break
@@ -193,22 +201,25 @@ class Runner:
                     break
                 tried.add(first)
                 # red without the change, too
-                asked = [test for test in asked if test != first]
-                asked += [] if first in tests else [f"--deselect={first}"]
+                waiting = [test for test in waiting if test != first]
+                waiting += [] if first in tests else [f"--deselect={first}"]
         return False
 
     @contextmanager
-    def planted(self, one: Change) -> Iterator[bool]:
+    def planted(self, change: Change) -> Iterator[bool]:
         """The tree with the change in it; False where it does not compile."""
-        file = self.tree / one.file
-        source, written = file.read_text(encoding="utf-8"), file.stat().st_mtime
+        file = self.tree / change.file
+        source = file.read_text(encoding="utf-8")
+        written = file.stat().st_mtime
         is_c = file.suffix in (".c", ".h")
         engine = file.with_name("_engine.so")
         if is_c and not engine.exists() and not compiled(self.tree):
             raise SystemExit("mutate: the engine does not compile; is gcc there?")
         content = engine.read_bytes() if is_c else b""
         try:
-            file.write_text(source[: one.start] + one.text + source[one.end :], encoding="utf-8")
+            file.write_text(
+                source[: change.start] + change.text + source[change.end :], encoding="utf-8"
+            )
             self.planted_so_far += 1
             os.utime(
                 file, (self.planted_so_far, self.planted_so_far)
@@ -234,8 +245,8 @@ def start_worker(
     WORKER[:] = [Runner(Path(tempfile.mkdtemp(dir=folder)), seen, most_s)]
 
 
-def caught_in_worker(one: Change) -> tuple[Change, bool | None]:
-    return one, WORKER[0].caught(one)
+def caught_in_worker(change: Change) -> tuple[Change, bool | None]:
+    return change, WORKER[0].caught(change)
 
 
 def in_processes(

@@ -20,22 +20,26 @@ UNIT = re.compile(
     r"CTAs|warps|threads|registers|buffers|parts|parameters|launches|partitions|ways|waves|rounds|steps|splits|pairs|"
     r"accesses|blocks|times|share|fraction|probability|ratio|factor|number|percent|per second|a second|capability)\b",
     re.I,
-)  # fmt: skip
+)
 NUMBERS = (int, float)
 
 
 def reached(*roots: type[Any]) -> list[type[Any]]:
     """The classes of this package among the roots, and those of their public attributes, and of theirs."""
-    found: dict[type[Any], None] = {}
+    seen_classes: dict[type[Any], None] = {}
     waiting = list(roots)
     while waiting:
-        one = waiting.pop(0)
-        if one in found or not one.__module__.startswith("iosim") or issubclass(one, Enum):
+        owner = waiting.pop(0)
+        if (
+            owner in seen_classes
+            or not owner.__module__.startswith("iosim")
+            or issubclass(owner, Enum)
+        ):
             continue
-        found[one] = None
-        for _, annotation, _ in attributes(one):
+        seen_classes[owner] = None
+        for _, annotation, _ in attributes(owner):
             waiting += [c for c in classes(annotation) if inspect.isclass(c)]
-    return list(found)
+    return list(seen_classes)
 
 
 def classes(annotation: Any) -> Iterator[Any]:
@@ -54,10 +58,10 @@ def attributes(owner: type[Any]) -> Iterator[tuple[str, Any, str]]:
         for field in dataclasses.fields(owner):
             if not field.name.startswith("_"):
                 about = field.metadata.get("about")
-                said = (
+                doc = (
                     f"{about.help} {about.more}" if about is not None else _said(owner, field.name)
                 )
-                yield field.name, hints.get(field.name), said
+                yield field.name, hints.get(field.name), doc
     for name, value in inspect.getmembers(owner):
         if name.startswith("_") or not isinstance(value, property | cached_property):
             continue
@@ -87,11 +91,11 @@ def _evaluated(text: Any, owner: Any) -> Any:
 
 def _said(owner: type[Any], name: str) -> str:
     """The string below a field, or the field's entry in a docstring's list, of the class or of one it inherits."""
-    for one in owner.__mro__:
-        if one.__module__.startswith("iosim"):
-            said = _below(one).get(name) or _listed(one).get(name)
-            if said:
-                return said
+    for base in owner.__mro__:
+        if base.__module__.startswith("iosim"):
+            doc = _below(base).get(name) or _listed(base).get(name)
+            if doc:
+                return doc
     return ""
 
 
@@ -99,7 +103,7 @@ def _said(owner: type[Any], name: str) -> str:
 def _below(owner: type[Any]) -> dict[str, str]:
     """Strings that stand below the fields of a class."""
     tree = ast.parse(Path(inspect.getfile(owner)).read_text(encoding="utf-8"))
-    said = {}
+    docs = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == owner.__name__:
             for field, below in zip(node.body, node.body[1:], strict=False):
@@ -109,26 +113,27 @@ def _below(owner: type[Any]) -> dict[str, str]:
                     and isinstance(field, ast.AnnAssign)
                     and isinstance(field.target, ast.Name)
                 ):
-                    said[field.target.id] = str(below.value.value)
-    return said
+                    docs[field.target.id] = str(below.value.value)
+    return docs
 
 
 @functools.cache
 def _listed(owner: type[Any]) -> dict[str, str]:
     """Entries "name, other: what they are" of the docstring, with the lines that go on below them."""
-    said: dict[str, str] = {}
+    docs: dict[str, str] = {}
     entry: list[str] = []
     deep = 0
     for line in (inspect.getdoc(owner) or "").splitlines():
         match = re.match(r"( +)([a-z_0-9]+(?:, [a-z_0-9]+)*): (.*)", line)
         if match:
-            entry, deep = match[2].split(", "), len(match[1])
-            said |= dict.fromkeys(entry, match[3])
+            entry = match[2].split(", ")
+            deep = len(match[1])
+            docs |= dict.fromkeys(entry, match[3])
         elif entry and line.startswith(" " * (deep + 1)):
-            said |= {name: f"{said[name]} {line.strip()}" for name in entry}
+            docs |= {name: f"{docs[name]} {line.strip()}" for name in entry}
         elif line.strip():
             entry = []
-    return said
+    return docs
 
 
 def is_number(annotation: Any) -> bool:
@@ -139,11 +144,11 @@ def is_number(annotation: Any) -> bool:
 
 def wanting(owner: type[Any]) -> list[str]:
     """What a class leaves unsaid of its public attributes, a line each."""
-    found = []
-    for name, annotation, said in attributes(owner):
+    faults = []
+    for name, annotation, doc in attributes(owner):
         where = f"{owner.__module__}.{owner.__name__}.{name}"
-        if not said:
-            found.append(f"{where}: not documented")
-        elif is_number(annotation) and not UNIT.search(said):
-            found.append(f"{where}: a number without its unit: {said}")
-    return found
+        if not doc:
+            faults.append(f"{where}: not documented")
+        elif is_number(annotation) and not UNIT.search(doc):
+            faults.append(f"{where}: a number without its unit: {doc}")
+    return faults

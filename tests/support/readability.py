@@ -17,9 +17,26 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "iosim"
 
 DIALECT = frozenset(
-    ("one", "found", "asked", "told", "own", "what", "each", "left", "most",
-     "there", "usual", "kept", "moved", "shown", "made", "given", "said")
-)  # fmt: skip
+    (
+        "one",
+        "found",
+        "asked",
+        "told",
+        "own",
+        "what",
+        "each",
+        "left",
+        "most",
+        "there",
+        "usual",
+        "kept",
+        "moved",
+        "shown",
+        "made",
+        "given",
+        "said",
+    )
+)
 """Names of parameters and variables that could hold anything; a field's word (option, requested, default, share, count,
 index) says what they hold."""
 DIRECTIVES = ("fmt:", "type:", "noqa", "pragma")
@@ -126,6 +143,17 @@ def package_figures() -> Figures:
     return total(PACKAGE.rglob("*.py"))
 
 
+@cache
+def beside_figures() -> Figures:
+    """The figures of all Python beside the package: tests, experiments, benchmarks, examples and scripts."""
+    return total(
+        path
+        for folder in ROOT.iterdir()
+        if folder.is_dir() and folder != PACKAGE and not folder.name.startswith(".")
+        for path in folder.rglob("*.py")
+    )
+
+
 def line(name: str, figures: Figures) -> str:
     return (
         f"{name:14} {figures.tokens_per_line:6.1f} {figures.comments_per_thousand_lines:9.1f} "
@@ -139,9 +167,7 @@ def main() -> None:
     for room in sorted(path for path in PACKAGE.iterdir() if (path / "__init__.py").is_file()):
         print(line(room.name, total(room.rglob("*.py"))))
     print(line("iosim", package_figures()))
-    beside = [path for folder in ROOT.iterdir() if folder.name != "iosim" and not folder.name.startswith(".")
-              for path in (folder.rglob("*.py") if folder.is_dir() else ())]  # fmt: skip
-    print(line("beside it", total(beside)))
+    print(line("beside it", beside_figures()))
 
 
 if __name__ == "__main__":

@@ -19,18 +19,18 @@ class RecentSet:
 
     def touch(self, line: int, dirty: bool) -> tuple[bool, int]:
         """(whether the line was there, how many lines were written back)."""
-        there, written = line in self.lines, 0
-        if (not there or (dirty and line not in self.dirty)) and len(self.dirty) >= self.dirty_ways:
+        hit, written = line in self.lines, 0
+        if (not hit or (dirty and line not in self.dirty)) and len(self.dirty) >= self.dirty_ways:
             self.dirty.remove(next(x for x in reversed(self.lines) if x in self.dirty))
             written += 1
-        if there:
+        if hit:
             self.lines.remove(line)
         elif len(self.lines) == self.ways:
             written += self._make_room()
         self.lines.insert(0, line)
         if dirty:
             self.dirty.add(line)
-        return there, written
+        return hit, written
 
     def _make_room(self) -> int:
         """Drives out the last of the order; a dirty one is written back and stays if a clean one can go instead."""
@@ -74,33 +74,33 @@ class SlowL2:
         return self.caches[partition][self.set_of[line]]
 
     def _touch(self, partition: int, line: int, dirty: bool = False) -> bool:
-        there, written = self._set(partition, line).touch(line, dirty)
+        hit, written = self._set(partition, line).touch(line, dirty)
         self.written += written
-        return there
+        return hit
 
     def access(self, mode: int, line: int, partition: int) -> bool:
         """One access by an SM of `partition`; returns whether the L2 held the line."""
         home = self.home_of[line] if self.partitions == 2 else partition
         if mode == LOAD:
-            there = self._touch(partition, line)
-            if not there and home != partition:
+            hit = self._touch(partition, line)
+            if not hit and home != partition:
                 self.crossed += 1
-                there = self._touch(home, line)
+                hit = self._touch(home, line)
         else:
-            there = self._touch(home, line, dirty=True)
+            hit = self._touch(home, line, dirty=True)
             if self.partitions == 2:
                 if mode == STORE and home != partition:
                     self._touch(partition, line)
                 else:
                     self._set(1 - home, line).drop(line)
             self.crossed += home != partition
-        self.hits += there
-        self.misses += not there
-        self.read += not there and mode != STORE
-        return there
+        self.hits += hit
+        self.misses += not hit
+        self.read += not hit and mode != STORE
+        return hit
 
     def dirty(self) -> int:
-        return sum(len(one.dirty) for cache in self.caches for one in cache)
+        return sum(len(one_set.dirty) for cache in self.caches for one_set in cache)
 
 
 def lru_hits(trace: list[int], capacity: int) -> int:
@@ -119,8 +119,8 @@ def lru_hits(trace: list[int], capacity: int) -> int:
 
 def reuse_distances(trace: list[int]) -> list[int | None]:
     """Distinct other lines since the last use of each access's line; None at its first use."""
-    found: list[int | None] = []
+    distances: list[int | None] = []
     for n, line in enumerate(trace):
         earlier = [k for k in range(n) if trace[k] == line]
-        found.append(len(set(trace[earlier[-1] + 1 : n])) if earlier else None)
-    return found
+        distances.append(len(set(trace[earlier[-1] + 1 : n])) if earlier else None)
+    return distances

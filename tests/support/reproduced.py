@@ -24,17 +24,17 @@ def rows(letters: str = "") -> list[Row]:
 
 def find(letters: str, *words: str) -> Row:
     """The one row of these sections whose claim holds all the words."""
-    found = [r for r in rows(letters) if all(w in r.claim for w in words)]
-    assert len(found) == 1, [r.claim for r in found]
-    return found[0]
+    matches = [r for r in rows(letters) if all(w in r.claim for w in words)]
+    assert len(matches) == 1, [r.claim for r in matches]
+    return matches[0]
 
 
 def say_how_or_why(letter: str) -> bool:
     """True where every row of a section has its arithmetic or says that it cannot be reproduced, and no claim stands
     twice."""
     section = rows(letter)
-    told = all(
+    explained = all(
         r.arithmetic and (r.computed is not None or "cannot be reproduced" in r.note)
         for r in section
     )
-    return told and len(section) == len({r.claim for r in section})
+    return explained and len(section) == len({r.claim for r in section})

@@ -29,11 +29,15 @@ def cases(draw: st.DrawFn) -> tuple[AttentionProblem, ChunkSchedule]:
     kv_heads = draw(st.integers(1, 2))
     least = gpus * SCHEDULES[name].chunks_per_gpu
     problem = AttentionProblem(
-        batch=draw(st.integers(1, 2)), heads=kv_heads * draw(st.integers(1, 3)), kv_heads=kv_heads,
-        seq_q=draw(st.integers(least, least + 40)), head_dim=draw(st.sampled_from((1, 4, 8))),
-        head_dim_v=draw(st.sampled_from((None, 3))), mask="causal" if causal else "none",
+        batch=draw(st.integers(1, 2)),
+        heads=kv_heads * draw(st.integers(1, 3)),
+        kv_heads=kv_heads,
+        seq_q=draw(st.integers(least, least + 40)),
+        head_dim=draw(st.sampled_from((1, 4, 8))),
+        head_dim_v=draw(st.sampled_from((None, 3))),
+        mask="causal" if causal else "none",
         dtype=draw(st.sampled_from(("fp16", "fp32", "fp8"))),
-    )  # fmt: skip
+    )
     return problem, build(name, problem, gpus, backward=draw(st.booleans()))
 
 
@@ -46,10 +50,10 @@ def errors(problem: AttentionProblem, schedule: ChunkSchedule, seed: int = 0) ->
         done = reader.execute(schedule, problem, arrays)
     except ExecutionError as error:
         return [str(error)]
-    found = [
+    faults = [
         n for n, a in done.outputs.items() if not np.allclose(a, right[n], rtol=1e-9, atol=1e-9)
     ]
     counted = link_bytes(schedule, problem)
     if counted.received != done.received or counted.tensors != done.tensors:
-        found.append("bytes")
-    return found
+        faults.append("bytes")
+    return faults

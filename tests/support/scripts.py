@@ -27,10 +27,10 @@ def load_script(path: str | Path) -> ModuleType:
 
 def read_provenance(table: Path) -> dict[str, Any]:
     """What measured a table; empty where nothing is told."""
-    told: dict[str, Any] = tomllib.loads(
+    facts: dict[str, Any] = tomllib.loads(
         (table.parent / "provenance.toml").read_text(encoding="utf-8")
     )
-    return told.get(table.name, {})
+    return facts.get(table.name, {})
 
 
 def hears_ctrl_c() -> None:

@@ -12,11 +12,23 @@ def page(word: str) -> Page:
         (Column("word", word), Column("commands", word, COMMANDS)), ((word, "P1"), (word, "P1"))
     )
     panel = Panel("plot-1", word, word, ({"type": "bar", "x": [word], "y": [1]},), {"title": word})
-    figure = Figure("bars", word, word, table, (panel,), (Series(word, "#000", "●"), Series(word, "#111", dash="dot")),
-                    "word", ("word",), (word,), by=("word",))  # fmt: skip
+    figure = Figure(
+        "bars",
+        word,
+        word,
+        table,
+        (panel,),
+        (Series(word, "#000", "●"), Series(word, "#111", dash="dot")),
+        "word",
+        ("word",),
+        (word,),
+        by=("word",),
+    )
     sections = (
-        Section("first", word, (word,), table=table), figure.section(), *listed("notes", word, (word,)),
-    )  # fmt: skip
+        Section("first", word, (word,), table=table),
+        figure.section(),
+        *listed("notes", word, (word,)),
+    )
     return Page(
         word,
         word,

@@ -40,20 +40,30 @@ def trained(draw: st.DrawFn) -> tuple[Decoder, Setup]:
     kv_heads = draw(st.integers(1, 2))
     heads = kv_heads * draw(st.integers(1, 2))
     model = Decoder(
-        layers=draw(st.integers(1, 7)), width=8 * heads, heads=heads, kv_heads=kv_heads,
-        mlp_width=draw(st.sampled_from([0, 40])), gated=draw(st.booleans()), vocabulary=draw(st.sampled_from([0, 99])),
-        tied=draw(st.booleans()), norm=draw(st.sampled_from(["layer", "rms", "none"])),
-    )  # fmt: skip
+        layers=draw(st.integers(1, 7)),
+        width=8 * heads,
+        heads=heads,
+        kv_heads=kv_heads,
+        mlp_width=draw(st.sampled_from([0, 40])),
+        gated=draw(st.booleans()),
+        vocabulary=draw(st.sampled_from([0, 99])),
+        tied=draw(st.booleans()),
+        norm=draw(st.sampled_from(["layer", "rms", "none"])),
+    )
     setup = Setup(
-        batch=draw(st.integers(1, 2)), seq_len=draw(st.sampled_from([1, 16, 65])),
-        attention=draw(st.sampled_from(["naive", "flash"])), causal=draw(st.booleans()),
+        batch=draw(st.integers(1, 2)),
+        seq_len=draw(st.sampled_from([1, 16, 65])),
+        attention=draw(st.sampled_from(["naive", "flash"])),
+        causal=draw(st.booleans()),
         precision=draw(st.sampled_from(["fp32", "fp16", "bf16", "amp-fp16", "amp-bf16"])),
         optimizer=draw(st.sampled_from(["none", "sgd", "momentum", "adam", "adamw", "adam8bit"])),
-        recompute=draw(st.sampled_from(["none", "full", "attention"])), accumulate=draw(st.booleans()),
+        recompute=draw(st.sampled_from(["none", "full", "attention"])),
+        accumulate=draw(st.booleans()),
         backend=draw(st.sampled_from(["cuda", "cpu"])),
-        data_parallel=draw(st.sampled_from([1, 3, 8])), zero=draw(st.integers(0, 3)),
+        data_parallel=draw(st.sampled_from([1, 3, 8])),
+        zero=draw(st.integers(0, 3)),
         lora_rank=draw(st.sampled_from([0, 0, 2])),
-    )  # fmt: skip
+    )
     if setup.number.parameter_bytes == 2 and draw(st.booleans()):
         setup = replace(setup, master_weights=True)
     return model, setup

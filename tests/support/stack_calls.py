@@ -13,15 +13,30 @@ from iosim.studies.latency.calibration import Calibration
 def decoding(
     context: int, batch: int = 1, heads: int = 32, kv_heads: int = 8, head_dim: int = 128
 ) -> AttentionProblem:
-    return AttentionProblem(batch=batch, heads=heads, kv_heads=kv_heads, seq_q=1, seq_k=context, head_dim=head_dim,
-                            dtype="bf16", page_size=64)  # fmt: skip
+    return AttentionProblem(
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        seq_q=1,
+        seq_k=context,
+        head_dim=head_dim,
+        dtype="bf16",
+        page_size=64,
+    )
 
 
 def prompt(
     tokens: int, heads: int = 32, kv_heads: int = 8, head_dim: int = 128
 ) -> AttentionProblem:
-    return AttentionProblem(heads=heads, kv_heads=kv_heads, seq_q=tokens, head_dim=head_dim, dtype="bf16",
-                            mask="causal", page_size=64)  # fmt: skip
+    return AttentionProblem(
+        heads=heads,
+        kv_heads=kv_heads,
+        seq_q=tokens,
+        head_dim=head_dim,
+        dtype="bf16",
+        mask="causal",
+        page_size=64,
+    )
 
 
 def kernel(stack: str, problem: AttentionProblem, gpu: str) -> Kernel:

@@ -11,9 +11,14 @@ from iosim.readers.timing.step_time import StepCost
 
 
 def step_cost(
-    launch: Launch, unit: UnitModel, rates: SmRates, l2_bytes: float, element_bytes: float, cc: int,
+    launch: Launch,
+    unit: UnitModel,
+    rates: SmRates,
+    l2_bytes: float,
+    element_bytes: float,
+    cc: int,
     shared_bytes: float | None = None,
-) -> StepCost:  # fmt: skip
+) -> StepCost:
     """What a step costs that moves so many bytes at the L2 and, where they are known, at shared memory; one CTA is on
     the SM."""
     return step_time.step_cost(

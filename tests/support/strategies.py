@@ -53,7 +53,8 @@ BLOCKS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 24, 32)
 @st.composite
 def tiles(draw: st.DrawFn, problem: AttentionProblem) -> Tile:
     """A tile that keeps the number of tiles low."""
-    block_q, block_k = draw(st.sampled_from(BLOCKS)), draw(st.sampled_from(BLOCKS))
+    block_q = draw(st.sampled_from(BLOCKS))
+    block_k = draw(st.sampled_from(BLOCKS))
     heads = problem.batch * problem.heads
 
     def count_tiles() -> int:
@@ -87,7 +88,8 @@ def problems(draw: st.DrawFn, algorithm: str, passes: str) -> AttentionProblem:
             seq_k=8 * draw(st.integers(1, 6)),
             **values,
         )
-    kv_heads, group = draw(st.integers(1, 2)), draw(st.sampled_from((1, 1, 2, 3)))
+    kv_heads = draw(st.integers(1, 2))
+    group = draw(st.sampled_from((1, 1, 2, 3)))
     seq_q = draw(st.one_of(st.just(1), st.integers(1, 70)))
     seq_k = draw(st.one_of(st.just(1), st.just(seq_q), st.integers(1, 70)))
     mask = draw(st.sampled_from(("none", "causal", "causal", "window")))
@@ -101,9 +103,14 @@ def problems(draw: st.DrawFn, algorithm: str, passes: str) -> AttentionProblem:
     if mask != "none":
         values["offset"] = draw(st.one_of(st.none(), st.integers(-40, 40)))
     return AttentionProblem(
-        heads=kv_heads * group, kv_heads=kv_heads, seq_q=seq_q, seq_k=seq_k, mask=mask,
-        dropout=draw(st.sampled_from((0.0, 0.0, 0.2, 0.5))), **values,
-    )  # fmt: skip
+        heads=kv_heads * group,
+        kv_heads=kv_heads,
+        seq_q=seq_q,
+        seq_k=seq_k,
+        mask=mask,
+        dropout=draw(st.sampled_from((0.0, 0.0, 0.2, 0.5))),
+        **values,
+    )
 
 
 def _schedule(draw: st.DrawFn) -> Schedule:
@@ -123,12 +130,12 @@ OVERHEADS = (
 
 def copying_passes(copies: int, packet_rows: int) -> tuple[RowPass, ...]:
     """FlashAttention-2's passes around a backward, after copies of dO, or of dO and O."""
-    made = (
+    passes = (
         RowPass(f"copy{n}", (name,), (f"{name}_copy",))
         for n, name in enumerate(("dO", "O")[:copies])
     )
     dot, *rest = BACKWARD_PASSES
-    return (*made, replace(dot, packet_rows=packet_rows), *rest)
+    return (*passes, replace(dot, packet_rows=packet_rows), *rest)
 
 
 @st.composite
@@ -139,7 +146,8 @@ def flash_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]
         problem = problem.with_(
             seq_q=1, heads=problem.kv_heads * draw(st.sampled_from((1, 2, 5, 8)))
         )
-    tile, backward = draw(tiles(problem)), draw(st.none() | tiles(problem))
+    tile = draw(tiles(problem))
+    backward = draw(st.none() | tiles(problem))
     key_blocks = -(-problem.seq_k // tile.block_k)
     options = {
         "statistics_per_row": draw(st.integers(1, 2)),
@@ -148,23 +156,30 @@ def flash_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]
     }
     passes = copying_passes(draw(st.integers(0, 2)), draw(st.sampled_from((0, 1, 4, 8))))
     return problem, Kernel(
-        "flash", "flash", tile, schedule=_schedule(draw),
+        "flash",
+        "flash",
+        tile,
+        schedule=_schedule(draw),
         backward=PassSettings(backward, _schedule(draw), passes=passes),
         splits=draw(st.one_of(st.just(1), st.integers(1, min(key_blocks, 5)))),
-        writes_lse=draw(st.booleans()), rereads_q=draw(st.booleans()), packs_group=draw(st.booleans()),
-        edge_q=draw(st.sampled_from((Edge.EXACT, Edge.WHOLE))), edge_k=draw(st.sampled_from(tuple(Edge))),
+        writes_lse=draw(st.booleans()),
+        rereads_q=draw(st.booleans()),
+        packs_group=draw(st.booleans()),
+        edge_q=draw(st.sampled_from((Edge.EXACT, Edge.WHOLE))),
+        edge_k=draw(st.sampled_from(tuple(Edge))),
         persistent_ctas=draw(st.sampled_from((None, 1, 7))),
         overheads=draw(st.sampled_from(((), OVERHEADS))),
         spill=draw(st.sampled_from((None, Spill(1.5, 0.25, 1.0, 2.0)))),
         options=options_for("flash", options),
-    )  # fmt: skip
+    )
 
 
 @st.composite
 def efficient_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel]:
     """dK and dV in registers, through buffers, or in place; as many CTAs a head as key blocks, fewer, or one."""
     problem = draw(problems("efficient", passes))
-    tile, backward = draw(tiles(problem)), draw(tiles(problem))
+    tile = draw(tiles(problem))
+    backward = draw(tiles(problem))
     options = {"key_splits": draw(st.none() | st.integers(1, 4)), "keeps_keys": draw(st.booleans())}
     return problem, Kernel(
         "efficient",
@@ -186,16 +201,22 @@ def flash1_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel
     problem = draw(problems("flash1", passes))
     every_row = bool(dense_mask(problem).any(axis=1).all())
     options: dict[str, Any] = {
-        "to_the_letter": draw(st.booleans()) or not every_row, "output_read_once": draw(st.booleans()),
-    }  # fmt: skip
+        "to_the_letter": draw(st.booleans()) or not every_row,
+        "output_read_once": draw(st.booleans()),
+    }
     if draw(st.booleans()):
         options["intermediate_bytes"] = draw(st.sampled_from((problem.output_type.bytes, 4)))
     return problem, Kernel(
-        "flash1", "flash1", draw(tiles(problem)), backward=PassSettings(draw(st.none() | tiles(problem))),
-        schedule=_schedule(draw), edge_q=draw(st.sampled_from((Edge.EXACT, Edge.WHOLE))),
-        edge_k=draw(st.sampled_from(tuple(Edge))), overheads=draw(st.sampled_from(((), OVERHEADS))),
+        "flash1",
+        "flash1",
+        draw(tiles(problem)),
+        backward=PassSettings(draw(st.none() | tiles(problem))),
+        schedule=_schedule(draw),
+        edge_q=draw(st.sampled_from((Edge.EXACT, Edge.WHOLE))),
+        edge_k=draw(st.sampled_from(tuple(Edge))),
+        overheads=draw(st.sampled_from(((), OVERHEADS))),
         options=options_for("flash1", options),
-    )  # fmt: skip
+    )
 
 
 @st.composite
@@ -244,11 +265,13 @@ def table(traffic: Traffic) -> dict[tuple[str, str, str], int]:
 
 def bytes_apart(chain: Chain, moved_by: Traffic) -> list[str]:
     """Where the bytes that are counted, those of the formula and those that were moved are not the same."""
-    counted, closed, moved = table(count(chain)), table(closed_form(chain)), table(moved_by)
+    counted = table(count(chain))
+    closed = table(closed_form(chain))
+    executed = table(moved_by)
     return [
-        f"{' '.join(key)}: counted {counted.get(key)}, by formula {closed.get(key)}, moved {moved.get(key)}"
-        for key in sorted(counted.keys() | closed.keys() | moved.keys())
-        if not counted.get(key) == closed.get(key) == moved.get(key)
+        f"{' '.join(key)}: counted {counted.get(key)}, by formula {closed.get(key)}, moved {executed.get(key)}"
+        for key in sorted(counted.keys() | closed.keys() | executed.keys())
+        if not counted.get(key) == closed.get(key) == executed.get(key)
     ]
 
 
@@ -256,10 +279,10 @@ def output_errors(
     problem: AttentionProblem, outputs: dict[str, Any], right: dict[str, Any]
 ) -> list[str]:
     """Outputs that are missing or further from `right` than the dtype's tolerance."""
-    found = [
+    faults = [
         f"{n} is never written"
-        for n, made in outputs.items()
-        if n not in right and np.isnan(made).any()
+        for n, output in outputs.items()
+        if n not in right and np.isnan(output).any()
     ]
     values = dict(outputs)
     if "l" in values:
@@ -270,7 +293,7 @@ def output_errors(
     wanted |= {"dBias"} if problem.backward and problem.bias_grad else set()
     for name in sorted(wanted | ({"LSE"} & set(values))):
         if name not in values:
-            found.append(f"{name} is no output")
+            faults.append(f"{name} is no output")
             continue
         got, expected = values[name], right[name]
         finite = np.isfinite(expected)
@@ -279,8 +302,8 @@ def output_errors(
         same_infinities = np.array_equal(got[~finite], expected[~finite])
         worst = np.abs(got[finite] - expected[finite]).max(initial=0.0)
         if not same_infinities or not worst <= limit:
-            found.append(f"{name} is off by {worst}, more than {limit}")
-    return found
+            faults.append(f"{name} is off by {worst}, more than {limit}")
+    return faults
 
 
 def disagreements(

@@ -12,16 +12,21 @@ from iosim.readers.timing.launch_time import LaunchTime
 
 
 def call(gpu: str, kernel: str = "fa2", **problem: object) -> Call:
-    asked = AttentionProblem(
+    attention = AttentionProblem(
         **{"heads": 8, "seq_q": 4096, "head_dim": 128, "dtype": "bf16", **problem}
     )
     profile = load_profile(gpu)
-    return Call.of(asked, resolve(kernel, asked, profile), profile)
+    return Call.of(attention, resolve(kernel, attention, profile), profile)
 
 
-def main_launch(made: Call, hbm: bool = True, **changed: object) -> LaunchTime:
+def main_launch(whole_call: Call, hbm: bool = True, **changed: object) -> LaunchTime:
     """The main launch with values of its work changed, HBM bytes by the capacity rule or none."""
-    launches = tuple(replace(one, work=replace(one.work, **changed)) for one in made.chain.launches)
-    made = replace(made, chain=replace(made.chain, launches=launches))
-    found = made.time(made.counted + made.capacity() if hbm else made.counted).launches
-    return next(one for one in found if one.name in ("main", "bwd.main"))
+    launches = tuple(
+        replace(launch, work=replace(launch.work, **changed))
+        for launch in whole_call.chain.launches
+    )
+    whole_call = replace(whole_call, chain=replace(whole_call.chain, launches=launches))
+    times = whole_call.time(
+        whole_call.counted + whole_call.capacity() if hbm else whole_call.counted
+    ).launches
+    return next(time for time in times if time.name in ("main", "bwd.main"))

@@ -156,7 +156,9 @@ class Step:
         self.setup, self.device = setup, device
         self.network = Network(model, setup, device)
         self.vocabulary = model.vocabulary
-        b, s, number = setup.batch, setup.seq_len, setup.number
+        b = setup.batch
+        s = setup.seq_len
+        number = setup.number
         self.dtype = DTYPES[number.dtype]
         if model.vocabulary:
             self.x = torch.randint(model.vocabulary, (b, s), device=device)
@@ -192,13 +194,13 @@ class Step:
 def saved_storages(step: Step) -> list[int]:
     """Bytes of every storage that autograd packs in a forward, once each, parameters left out; sorted."""
     seen: dict[int, int] = {}
-    kept: list[Tensor] = []
+    saved: list[Tensor] = []
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.nbytes() and tensor.device.type == step.device:
             seen[storage.data_ptr()] = storage.nbytes()
-        kept.append(tensor)
+        saved.append(tensor)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
@@ -219,13 +221,13 @@ class LiveBytes(TorchDispatchMode):
         self.log: list[tuple[str, int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in torch.utils._pytree.tree_leaves(made):
+        result = func(*args, **(kwargs or {}))
+        for tensor in torch.utils._pytree.tree_leaves(result):
             if isinstance(tensor, Tensor):
                 self._count(tensor)
         self.peak = max(self.peak, self.live)
         self.log.append((str(func), self.live))
-        return made
+        return result
 
     def _count(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()

@@ -25,15 +25,28 @@ from typing import Any, NoReturn
 
 NANOSECONDS = 1000
 REQUIRED = {
-    "B": ("name", "tid"), "E": ("tid",), "X": ("name", "tid", "dur"), "i": ("name",), "I": ("name",),
-    "b": ("name", "cat", "id"), "n": ("name", "cat", "id"), "e": ("name", "cat", "id"), "C": ("name", "args"),
-    "s": ("name", "tid", "id"), "t": ("name", "tid", "id"), "f": ("name", "tid", "id"), "M": ("name", "args"),
-}  # fmt: skip
+    "B": ("name", "tid"),
+    "E": ("tid",),
+    "X": ("name", "tid", "dur"),
+    "i": ("name",),
+    "I": ("name",),
+    "b": ("name", "cat", "id"),
+    "n": ("name", "cat", "id"),
+    "e": ("name", "cat", "id"),
+    "C": ("name", "args"),
+    "s": ("name", "tid", "id"),
+    "t": ("name", "tid", "id"),
+    "f": ("name", "tid", "id"),
+    "M": ("name", "args"),
+}
 """Phase -> fields beside `ph`, `pid` and, but for M, `ts`. Of the others (P, N, O, D, v, V, R, c), no trace has any."""
 METADATA: dict[str, tuple[str, type]] = {
-    "process_name": ("name", str), "process_labels": ("labels", str), "process_sort_index": ("sort_index", int),
-    "thread_name": ("name", str), "thread_sort_index": ("sort_index", int),
-}  # fmt: skip
+    "process_name": ("name", str),
+    "process_labels": ("labels", str),
+    "process_sort_index": ("sort_index", int),
+    "thread_name": ("name", str),
+    "thread_sort_index": ("sort_index", int),
+}
 
 Event = dict[str, Any]
 
@@ -69,11 +82,17 @@ def _fields(event: Event) -> None:
     ]
     assert not missing, f"no {missing} in {event}"
     kinds: dict[str, Callable[[Any], bool]] = {
-        "pid": _number_of_a_process, "tid": _number_of_a_process, "ts": _time, "dur": _time,
-        "name": lambda v: isinstance(v, str) and bool(v), "cat": lambda v: isinstance(v, str) and bool(v),
-        "args": lambda v: isinstance(v, dict), "id": lambda v: isinstance(v, int | str) and not isinstance(v, bool),
-        "s": lambda v: v in (("g", "p", "t") if phase in "iI" else ()), "bp": lambda v: v == "e",
-    }  # fmt: skip
+        "pid": _number_of_a_process,
+        "tid": _number_of_a_process,
+        "ts": _time,
+        "dur": _time,
+        "name": lambda v: isinstance(v, str) and bool(v),
+        "cat": lambda v: isinstance(v, str) and bool(v),
+        "args": lambda v: isinstance(v, dict),
+        "id": lambda v: isinstance(v, int | str) and not isinstance(v, bool),
+        "s": lambda v: v in (("g", "p", "t") if phase in "iI" else ()),
+        "bp": lambda v: v == "e",
+    }
     wrong = [name for name, value in event.items() if name in kinds and not kinds[name](value)]
     assert not wrong, f"wrong {wrong} in {event}"
     if phase == "M":
@@ -169,7 +188,8 @@ def _flows(timed: list[Event]) -> None:
     for event in timed:
         if event["ph"] not in "stf":
             continue
-        here, at = (event["pid"], event["tid"]), _ns(event["ts"])
+        here = (event["pid"], event["tid"])
+        at = _ns(event["ts"])
         assert event["ph"] == "s" or event["id"] in begun, f"{event} was not begun"
         begun.add(event["id"])
         assert any(s[:2] == here and s[2] <= at <= s[3] for s in slices), f"{event} is in no slice"

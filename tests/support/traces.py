@@ -23,11 +23,23 @@ def small(
 ) -> L2Model:
     """An L2 without latencies or limits of bandwidth, so that accesses happen in the order of the work tiles."""
     return replace(
-        model(load_profile("h200-sxm")), partitions=partitions, sets=sets, ways=ways, line_bytes=LINE,
-        dirty_ways=ways if dirty_ways is None else dirty_ways, foreign_dirty_bytes=0,
-        launch_fetch_bytes=0, sm_spread=0.0, dram_bytes_per_s=1e30, dram_write_bytes_per_s=1e30,
-        side_ends=(1, 2), l2_bytes_per_s=1e30, l2_latency_s=0.0, far_latency_s=0.0, dram_latency_s=0.0,
-    )  # fmt: skip
+        model(load_profile("h200-sxm")),
+        partitions=partitions,
+        sets=sets,
+        ways=ways,
+        line_bytes=LINE,
+        dirty_ways=ways if dirty_ways is None else dirty_ways,
+        foreign_dirty_bytes=0,
+        launch_fetch_bytes=0,
+        sm_spread=0.0,
+        dram_bytes_per_s=1e30,
+        dram_write_bytes_per_s=1e30,
+        side_ends=(1, 2),
+        l2_bytes_per_s=1e30,
+        l2_latency_s=0.0,
+        far_latency_s=0.0,
+        dram_latency_s=0.0,
+    )
 
 
 def fixed(trace: list[Access]) -> LoweredLaunch:
@@ -48,11 +60,11 @@ def fixed(trace: list[Access]) -> LoweredLaunch:
 
 
 def play(
-    made: L2Model, trace: list[Access], objects: int, lines: int = 1, samples: float = 1e9
+    model: L2Model, trace: list[Access], objects: int, lines: int = 1, samples: float = 1e9
 ) -> L2:
     """The trace through the engine, every line followed unless `samples` an object are asked for."""
     l2 = L2(
-        made,
+        model,
         np.full(objects, lines * LINE, dtype=np.int32),
         np.zeros(objects, dtype=np.uint8),
         samples,
@@ -61,20 +73,26 @@ def play(
     return l2
 
 
-def slow(made: L2Model, l2: L2, trace: list[Access]) -> SlowL2:
+def slow(model: L2Model, l2: L2, trace: list[Access]) -> SlowL2:
     """The same trace through the slow cache; the hash that places lines is taken from the engine's L2."""
     placed = l2.samples
-    cache = SlowL2(made.partitions, placed.sets, made.ways, placed.set.tolist(), placed.home.tolist(),
-                   int(made.dirty_ways))  # fmt: skip
+    cache = SlowL2(
+        model.partitions,
+        placed.sets,
+        model.ways,
+        placed.set.tolist(),
+        placed.home.tolist(),
+        int(model.dirty_ways),
+    )
     for mode, item, partition in trace:
         for line in range(placed.first[item], placed.first[item + 1]):
-            cache.access(mode, line, partition if made.partitions == 2 else 0)
+            cache.access(mode, line, partition if model.partitions == 2 else 0)
     return cache
 
 
-def assert_same(made: L2Model, trace: list[Access], objects: int, lines: int = 1) -> None:
-    l2 = play(made, trace, objects, lines)
-    cache = slow(made, l2, trace)
+def assert_same(model: L2Model, trace: list[Access], objects: int, lines: int = 1) -> None:
+    l2 = play(model, trace, objects, lines)
+    cache = slow(model, l2, trace)
     bytes_each = int(l2.config.sample_bytes)
     assert bytes_each == LINE  # every line is followed
     assert l2.counts()[0][0] == cache.read * LINE

@@ -41,8 +41,8 @@ def printed(command: str) -> dict[str, Any]:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         assert main([*shlex.split(command)[1:], "--format", "json"]) == 0
-    found: dict[str, Any] = json.loads(out.getvalue())
-    return found
+    answers: dict[str, Any] = json.loads(out.getvalue())
+    return answers
 
 
 class Address:
@@ -72,8 +72,11 @@ def waited(browser: Browser, expression: str) -> None:
 
 def settled(browser: Browser) -> None:
     """Wait until all parts are shown."""
-    waited(browser, "(async () => { do { await new Promise((d) => setTimeout(d, 100)); } while ("
-           "document.body.classList.contains('old')); })()")  # fmt: skip
+    waited(
+        browser,
+        "(async () => { do { await new Promise((d) => setTimeout(d, 100)); } while ("
+        "document.body.classList.contains('old')); })()",
+    )
 
 
 def choose(browser: Browser, name: str, value: str) -> None:
@@ -111,8 +114,8 @@ def walk(browser: Browser, address: str) -> dict[str, Any]:
         [(name, WALKED[name]) for name in ("model", "context", "batch")]
         + [("kernel", "default"), ("price", "0.7"), ("gpu", "l4")]
     )
-    found: dict[str, Any] = answers["l4"]
-    return found
+    l4: dict[str, Any] = answers["l4"]
+    return l4
 
 
 def as_printed(text: str) -> float:
@@ -132,7 +135,7 @@ def same_as_the_commands(browser: Browser, answers: dict[str, Any], rel_tol: flo
         assert math.isclose(answers[name]["time_s"], run["time_s"], rel_tol=rel_tol)
         assert answers[name]["hbm_read"] == run["totals"]["hbm"]["read"]
         assert answers[name]["l2_bytes"] == sum(run["totals"]["l2"].values())
-    shown = numbers(browser)
+    shown_numbers = numbers(browser)
     for title, value in (
         ("tokens per second", 2 / step["time_s"]),
         ("after", prompt["time_s"]),
@@ -140,8 +143,8 @@ def same_as_the_commands(browser: Browser, answers: dict[str, Any], rel_tol: flo
         ("weights", point["weight_bytes"]),
         ("cost of a million tokens", 0.7 / 3600 * step["time_s"] / 2 * 1e6),
     ):
-        assert math.isclose(as_printed(shown[title][0]), value, rel_tol=6e-3), title
-    assert shown["fits"] == ["yes"]
+        assert math.isclose(as_printed(shown_numbers[title][0]), value, rel_tol=6e-3), title
+    assert shown_numbers["fits"] == ["yes"]
     assert browser.evaluate("document.getElementById('commands').textContent").split("\n") == [
         answers[part]["command"] for part in ("memory", "step", "prompt")
     ]

@@ -26,9 +26,14 @@ H200 = load_profile("h200-sxm")
 
 def small_l2(sets: int, ways: int = 4, partitions: int = 2) -> L2Model:
     return replace(
-        model(H200), sets=sets, ways=ways, partitions=partitions, dirty_ways=ways,
-        foreign_dirty_bytes=0, launch_fetch_bytes=0,
-    )  # fmt: skip
+        model(H200),
+        sets=sets,
+        ways=ways,
+        partitions=partitions,
+        dirty_ways=ways,
+        foreign_dirty_bytes=0,
+        launch_fetch_bytes=0,
+    )
 
 
 @dataclass
@@ -55,7 +60,9 @@ def watched(problem: AttentionProblem, kernel: Kernel, l2: L2Model) -> tuple[Cha
     watch = Watch()
     kernel = replace(kernel, packs_group=kernel.packs_group and not problem.backward)
     chain = plan(problem, kernel)
-    with patch.object(engine, "sample_lines", lambda made, size, *_: sample_lines(made, size, 1e9)):
+    with patch.object(
+        engine, "sample_lines", lambda model, size, *_: sample_lines(model, size, 1e9)
+    ):
         played = Call.of(problem, kernel, H200, chain).replay(Play(l2_model=l2), trace=watch)
     assert watch.l2 is not None
     assert int(watch.l2.config.sample_bytes) == LINE

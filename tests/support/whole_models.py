@@ -13,23 +13,38 @@ WIDTH = 256
 
 
 PLAIN: dict[str, Any] = {
-    "model_type": "llama", "hidden_size": WIDTH, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1024,
-    "num_hidden_layers": 3, "intermediate_size": 512, "torch_dtype": "bfloat16",
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": WIDTH,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1024,
+    "num_hidden_layers": 3,
+    "intermediate_size": 512,
+    "torch_dtype": "bfloat16",
+}
 
 
 ROUTED = PLAIN | {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
 
 
 LATENT = PLAIN | {
-    "model_type": "deepseek_v3", "num_key_value_heads": 4, "q_lora_rank": 128, "kv_lora_rank": 64, "v_head_dim": 64,
-    "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "n_routed_experts": 8, "num_experts_per_tok": 2,
-    "n_shared_experts": 1, "moe_intermediate_size": 128, "first_k_dense_replace": 1,
-}  # fmt: skip
+    "model_type": "deepseek_v3",
+    "num_key_value_heads": 4,
+    "q_lora_rank": 128,
+    "kv_lora_rank": 64,
+    "v_head_dim": 64,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 128,
+    "first_k_dense_replace": 1,
+}
 
 
-def one(config: Any, **asked: Any) -> WholeRun:
-    (run,) = iosim.model(config, **({"gpu": "h100", "context": 0} | asked))
+def one(config: Any, **options: Any) -> WholeRun:
+    (run,) = iosim.model(config, **({"gpu": "h100", "context": 0} | options))
     return run
 
 

@@ -74,31 +74,20 @@ def byte_readings(
 ) -> Iterator[Reading]:
     """Bytes of a problem at both levels, and sizes that are taken for traffic; `quantity`, "hbm" or "l2", is the one
     that is claimed. HBM bytes are replayed where that is asked for, or takes a moment."""
+    # naive attention's counts are tried beside the kernel's: many texts quote them as "attention's bytes"
     for name in dict.fromkeys((kernel, NAIVE)):
         settings = overrides if name == kernel else None
         try:
             call = planned(problem, name, gpu, settings)
         except InputError:
             continue
-        # naive attention's counts are tried beside the kernel's: many texts quote them as "attention's bytes"
         other = [] if name == kernel else [f"it is {name}'s, not {kernel}'s"]
         # a slipped problem is replayed only where that takes a moment
         if replayed or tile_accesses(call.chain) <= QUICK_ACCESSES:
             p = predict(problem, name, gpu, overrides=settings)
-            if p.hbm_known:
-                moved_by = (int(p.total("hbm", way)) for way in WAYS)
-                reasons = [FEWER_AT_HBM, *other] if quantity == "l2" else other
-                is_predicted = quantity == "hbm" and name == kernel and replayed
-                yield from _both_ways(
-                    f"{name}'s HBM bytes by {p.method}", "hbm", moved_by, reasons, is_predicted
-                )
-                if p.check_bits.total:
-                    data = p.hbm_payload.read, p.hbm_payload.write
-                    # a tool that computes bytes from tensors knows nothing of ECC
-                    less = [WITHOUT_CHECK_BITS, *reasons]
-                    yield from _both_ways(
-                        f"{name}'s HBM bytes without check bits", "hbm", data, less
-                    )
+            is_predicted = quantity == "hbm" and name == kernel and replayed
+            reasons = [FEWER_AT_HBM, *other] if quantity == "l2" else other
+            yield from _hbm_readings(name, p, reasons, is_predicted)
         reasons = [L2_SERVES, *other] if quantity == "hbm" else other
         counted = (int(call.counted.total("l2", way)) for way in WAYS)
         is_predicted = quantity == "l2" and name == kernel and replayed
@@ -113,6 +102,25 @@ def byte_readings(
                 [why],
             )
     yield from _by_tools(problem, gpu)
+
+
+def _hbm_readings(
+    name: str, p: Prediction, reasons: Sequence[str], is_predicted: bool
+) -> Iterator[Reading]:
+    """A prediction's HBM bytes, where they are known: with the check bits of ECC, and without them."""
+    if not p.hbm_known:
+        return
+    moved = (int(p.total("hbm", way)) for way in WAYS)
+    yield from _both_ways(f"{name}'s HBM bytes by {p.method}", "hbm", moved, reasons, is_predicted)
+    if p.check_bits.total:
+        # a tool that computes bytes from tensors knows nothing of ECC
+        payload = p.hbm_payload.read, p.hbm_payload.write
+        yield from _both_ways(
+            f"{name}'s HBM bytes without check bits",
+            "hbm",
+            payload,
+            [WITHOUT_CHECK_BITS, *reasons],
+        )
 
 
 def _both_ways(

@@ -459,45 +459,55 @@ def collect_chains(
     Raises InputError where the profiler refuses, or the first range's report is not understood; tables keep what
     they had. `launches_out`: where a row for each launch of the chains goes, or None."""
 
-    def told(options: Sequence[str], before: str) -> Mapping[str, object]:
-        inputs, start = (
-            "random normal; fresh for the check, of one seed under the profiler",
-            "cold: flushed before",
-        )
+    def facts(options: Sequence[str], flushed: str) -> Mapping[str, object]:
         return provenance(
-            command, options, inputs=inputs, l2_start=f"{start} {before}", check=CHECKED
+            command,
+            options,
+            inputs="random normal; fresh for the check, of one seed under the profiler",
+            l2_start=f"cold: flushed before {flushed}",
+            check=CHECKED,
         )
 
-    table = Table(out, chain_case.COLUMNS, told(RANGE_OPTIONS, "the first launch of a call"))
-    options, listing = profiler_options(False), None
+    table = Table(out, chain_case.COLUMNS, facts(RANGE_OPTIONS, "the first launch of a call"))
+    listing = None
     if launches_out is not None:
-        listing = Table(launches_out, COLUMNS, told(options, "every launch"))
-    todo = missing(cases, table.rows)
-    wanted = set(unlisted(cases, listing.rows)) if listing is not None else set()
-    prebuild([case.problem.spec for case in todo if case.chain == OWN], cc)
+        listing = Table(launches_out, COLUMNS, facts(profiler_options(False), "every launch"))
+    to_measure = missing(cases, table.rows)
+    to_list = set(unlisted(cases, listing.rows)) if listing is not None else set()
+    prebuild([case.problem.spec for case in to_measure if case.chain == OWN], cc)
     # a chain may be measured and not listed, or the other way round: each is run once for both
-    work = list(dict.fromkeys([*todo, *(case for case in cases if case in wanted)]))
-    good: set[ChainCase] = set()
+    work = list(dict.fromkeys([*to_measure, *(case for case in cases if case in to_list)]))
+    right: set[ChainCase] = set()
     for portion in _portions(work, CHAIN_PORTION):
-        calls = dict(enumerate(portion, start=1))
-        profile = [n for n, case in calls.items() if case in wanted]
-        done = run_calls("chain", calls, options if profile else None, profile=profile)
-        # a call without a line is one that the process did not survive
-        why = dict.fromkeys(calls, f"the checking process ended; {done.end}")
-        why |= {line["call"]: line.get("left_out", "") for line in done.lines}
-        table.left_out += [f"{_named(calls[n])}: {reason}" for n, reason in why.items() if reason]
-        good |= {calls[n] for n, reason in why.items() if not reason}
-        if listing is not None and (right := [n for n in profile if not why[n]]):
-            try:
-                counted, notes = done.launches()
-            except InputError as reason:
-                table.left_out.append(f"launches: {reason}")
-                continue
-            table.left_out += notes
-            _list_launches(calls, counted, listing, right)
-    for case in progress([case for case in todo if case in good]):
+        right |= _checked_portion(portion, to_list, table, listing)
+    for case in progress([case for case in to_measure if case in right]):
         _measure_chain(case, table, listing.rows if listing else ())
     return table
+
+
+def _checked_portion(
+    portion: Sequence[ChainCase], to_list: set[ChainCase], table: Table, listing: Table | None
+) -> set[ChainCase]:
+    """Runs a few chains in one process and gives those whose results are right; why others are left out goes to the
+    table. Launches of those in `to_list` are listed."""
+    calls = dict(enumerate(portion, start=1))
+    profiled = [n for n, case in calls.items() if case in to_list]
+    options = profiler_options(False) if profiled else None
+    done = run_calls("chain", calls, options, profile=profiled)
+    # a call without a line is one that the process did not survive
+    why = dict.fromkeys(calls, f"the checking process ended; {done.end}")
+    why |= {line["call"]: line.get("left_out", "") for line in done.lines}
+    table.left_out += [f"{_named(calls[n])}: {reason}" for n, reason in why.items() if reason]
+    right = [n for n in profiled if not why[n]]
+    if listing is not None and right:
+        try:
+            counted, notes = done.launches()
+        except InputError as reason:
+            table.left_out.append(f"launches: {reason}")
+        else:
+            table.left_out += notes
+            _list_launches(calls, counted, listing, right)
+    return {calls[n] for n, reason in why.items() if not reason}
 
 
 def _list_launches(

@@ -90,9 +90,17 @@ def with_frames(
     frame: npt.NDArray[np.int64],
     objects: int,
 ) -> tuple[Int32, Int32, Int32]:
-    """A work tile's steps with those in which it loads and stores its threads' frame, spread evenly over the others.
-    `frame` is the first object of each work tile's; a mode's indices go over `objects`."""
+    """A work tile's steps with those in which it loads and stores its threads' frame, spread evenly over the others:
+    (the entries of all work tiles, each work tile's first, its number of entries).
+
+    Args:
+        indices: the entries without frames; an entry is an object's number plus its mode's times `objects`.
+        first, count: each work tile's entries in `indices`.
+        frame: the first object of each work tile's frame.
+        objects: over how many numbers the entries of one mode go.
+    """
     _, uses, turns = played_uses(launch)
+    # One row for each turn of each work tile, one column for each use.
     times = np.where(count > 0, turns, 0)
     tile = repeated(np.arange(count.size), times)
     turn = np.arange(tile.size) - repeated(np.cumsum(times) - times, times)
@@ -112,11 +120,11 @@ def with_frames(
         [use.mode is Mode.LOAD and use.at <= stored_from.get(use.part, 1.0) for use in uses]
     )
     is_made &= ~((turn == 0)[:, None] & early)
-    grown = np.insert(indices, places[is_made], values[is_made]).astype(np.int32)
-    more = (count + tallied(tile, weights=is_made.sum(axis=1), minlength=count.size)).astype(
-        np.int32
-    )
-    return grown, (np.cumsum(more) - more).astype(np.int32), more
+    entries = np.insert(indices, places[is_made], values[is_made]).astype(np.int32)
+    uses_made = tallied(tile, weights=is_made.sum(axis=1), minlength=count.size)
+    entries_of_tile = (count + uses_made).astype(np.int32)
+    first_entry = (np.cumsum(entries_of_tile) - entries_of_tile).astype(np.int32)
+    return entries, first_entry, entries_of_tile
 
 
 def _mode(use: FrameUse) -> int:

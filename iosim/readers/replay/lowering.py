@@ -10,7 +10,7 @@ table of these by outer loop and rows, with the span of the rectangle, is at the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -631,26 +631,46 @@ def _lower_flat(chain: Chain, launch: Launch, grids: dict[str, Grid]) -> Lowered
     loop: list[Template] = []
     epilogue: list[Template] = []
     for access in progress(f"work tiles of {launch.name}")(launch.accesses):
-        grid = grids[access.tensor]
-        shared, objects_per_head = passes[access.tensor] > 1, grid.rows * grid.cols
-        base = np.empty(tiles, dtype=np.int32)
-        for first in range(0, tiles, TILES_AT_ONCE):
-            # Begin one tile early, to know whether the first one of this part moves on.
-            w = np.arange(first - 1, min(first + TILES_AT_ONCE, tiles), dtype=np.int64)
-            item = w * grid.count * passes[access.tensor] // tiles
-            new, item = item[1:] != item[:-1], item[1:]
-            if shared:
-                item = (
-                    owner_of(chain.tensors[access.tensor], launch.domain, item // objects_per_head)
-                    * objects_per_head
-                    + item % objects_per_head
-                )
-            base[first : first + item.size] = np.where(new, grid.first + item, NONE)
+        base = _flat_objects(chain, launch, access, grids[access.tensor], passes, tiles)
         template = Template(access.tensor, MODES[access.mode], base)
         (loop if access.mode is Mode.LOAD else epilogue).append(template)
-    ones = np.ones(tiles, dtype=np.int32)
+    # One step of the loop per work tile, which starts at block w of head 0 and walks upwards.
     zero = np.zeros(tiles, dtype=np.int32)
-    down, block = np.zeros(tiles, dtype=np.uint8), np.arange(tiles, dtype=np.int32)
     return LoweredLaunch(
-        launch.name, zero, ones, (), tuple(loop), tuple(epilogue), down, zero, block
+        launch.name,
+        zero,
+        np.ones(tiles, dtype=np.int32),
+        (),
+        tuple(loop),
+        tuple(epilogue),
+        np.zeros(tiles, dtype=np.uint8),
+        zero,
+        np.arange(tiles, dtype=np.int32),
     )
+
+
+def _flat_objects(
+    chain: Chain,
+    launch: Launch,
+    access: Access,
+    grid: Grid,
+    passes: Mapping[str, int],
+    tiles: int,
+) -> Int32:
+    """The object that each work tile accesses of a tensor, or NONE: object w x count / tiles, where the work tile
+    before it has another one."""
+    of_tensor = passes[access.tensor]
+    per_head = grid.rows * grid.cols
+    objects = np.empty(tiles, dtype=np.int32)
+    for first in range(0, tiles, TILES_AT_ONCE):
+        # Begin one tile early, to know whether the first one of this part moves on.
+        w = np.arange(first - 1, min(first + TILES_AT_ONCE, tiles), dtype=np.int64)
+        item = w * grid.count * of_tensor // tiles
+        moves_on = item[1:] != item[:-1]
+        item = item[1:]
+        if of_tensor > 1:
+            # What several heads share: from the head that passes to the one whose rows these are.
+            owner = owner_of(chain.tensors[access.tensor], launch.domain, item // per_head)
+            item = owner * per_head + item % per_head
+        objects[first : first + item.size] = np.where(moves_on, grid.first + item, NONE)
+    return objects

@@ -446,34 +446,25 @@ def ctas_of(
     """The CTAs of a launch, at the pace that the timing model gives them; streaming launches have no time of their own
     and go as fast as memory does."""
     slots, pace, drift = of_launch.slots, of_launch.pace, inputs.play.drift
-    # How a launch is played: slots and pace are the timing model's, in the units of a replay's
-    # step, which is an entry of a list, a walk over the keys or a move read from code.
     sms = inputs.sms // launch.tile_ctas  # the SMs of a cluster go in step, as one
-    if streams(launch):  # an object stands for the small CTAs that an SM holds together
-        # A pass over elements has no steps: its CTAs load as fast as memory gives.
-        slots, pace = (
-            max(min(slots, sms), _streamed_at_once(inputs, played, launch, of_launch, low, size)),
-            Pace(),
-        )
-    alone = pace.step_s[0] / launch.tile_ctas if pace.step_s else 0.0
-    if gathers(played, launch):  # a step is an entry
-        alone /= launch.domain.block_k
-    elif launch.walks_again:
-        alone /= max(access.times for access in launch.accesses)
-    elif inputs.play.share and launch.outer in (Outer.QUERY, Outer.KEY):
-        alone *= inputs.play.share.depth
-    elif launch.touched is not None:  # its moves, and those of its frames
-        alone *= launch.touched.entries.size / max(1, int(low.count.sum(dtype=np.int64)))
-    # A tile's time outside its steps (fill, drain, epilogue): a part before its first loads, the
-    # rest between these and the first step.
-    start = CTA_START_S if streams(launch) else min(CTA_START_S, pace.tile_s / low.group)
+    # A tile's time outside its steps (fill, drain, epilogue): a part before its first loads, the rest between these and
+    # the first step.
+    start_s = min(CTA_START_S, pace.tile_s / low.group)
+    if streams(launch):
+        # A pass over elements has no steps: its CTAs load as fast as memory gives. An object stands for the small CTAs
+        # that an SM holds together.
+        together = _streamed_at_once(inputs, played, launch, of_launch, low, size)
+        slots = max(min(slots, sms), together)
+        pace = Pace()
+        start_s = CTA_START_S
+    step_s = _played_step_s(inputs, played, launch, pace, low)
     return Ctas(
         slots=slots,
         sms=sms,
-        step_s=alone,
-        start_s=start,
-        open_s=max(0.0, pace.tile_s / low.group - start),
-        slow=tuple(seconds / pace.step_s[0] for seconds in pace.step_s) if alone else (),
+        step_s=step_s,
+        start_s=start_s,
+        open_s=max(0.0, pace.tile_s / low.group - start_s),
+        slow=tuple(seconds / pace.step_s[0] for seconds in pace.step_s) if step_s else (),
         static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
         sm_spread_ppm=round(1e6 * _sm_spread(inputs)),
         step_spread_ppm=0 if drift == "least" else round(1e6 * STEP_SPREAD),
@@ -483,6 +474,26 @@ def ctas_of(
         ahead=launch.schedule.claims_ahead,
         waits=0 if drift == "most" else pace.waits,
     )
+
+
+def _played_step_s(
+    inputs: Inputs, played: Chain, launch: Launch, pace: Pace, low: LoweredLaunch
+) -> float:
+    """Seconds of a step of the replay, for a CTA that has its SM alone: the timing model's step, parted into what the
+    replay plays one after the other (an entry of a list, a walk over the keys, a move read from code)."""
+    if not pace.step_s:
+        return 0.0
+    step_s = pace.step_s[0] / launch.tile_ctas
+    if gathers(played, launch):
+        return step_s / launch.domain.block_k
+    if launch.walks_again:
+        return step_s / max(access.times for access in launch.accesses)
+    if inputs.play.share and launch.outer in (Outer.QUERY, Outer.KEY):
+        return step_s * inputs.play.share.depth
+    if launch.touched is not None:
+        # The moves of its code, and those of its frames beside them.
+        return step_s * (launch.touched.entries.size / max(1, int(low.count.sum(dtype=np.int64))))
+    return step_s
 
 
 def _sm_spread(inputs: Inputs) -> float:
@@ -605,32 +616,38 @@ def _possible(
     """HBM rows, no more than with no L2. The lines followed stand for all, which can come to more than was asked for
     where nearly every access misses: a launch reads of a tensor what it loads or adds to at most, and no more is
     written by the end of a launch than was stored or lay dirty in the L2 by then."""
-    # `room`: bytes that may be written back by the end of this launch: dirty before the chain,
-    # plus stored so far, less written so far.
-    possible, room = [], dirty_before
+    possible: list[TrafficRow] = []
+    # Bytes that may be written back by the end of the launch: dirty before the chain, plus stored so far, less written
+    # so far.
+    writable = dirty_before
     for n, (launch, adds) in enumerate(zip(chain.launches, added, strict=True)):
         limits = asked_of(launch, counted, adds)
         if _joined(chain.launches[n:]):
             for name, more in asked_of(chain.launches[n + 1], counted, {}).items():
                 limits[name] = limits.get(name, 0) + more
-        mine = [r for r in rows if r.launch == launch.name and r.level == "hbm"]
+
+        def read_at_most(row: TrafficRow, limits: Mapping[str, int] = limits) -> TrafficRow:
+            return replace(row, bytes=min(int(row.bytes), limits.get(row.tensor, 0)))
+
+        of_launch = [row for row in rows if row.launch == launch.name]
         possible += [
-            replace(r, bytes=min(int(r.bytes), limits.get(r.tensor, 0)))
-            if r.direction == "read"
-            else r
-            for r in rows
-            if r.launch == launch.name and r.level == "side"
+            read_at_most(row) if row.direction == "read" else row
+            for row in of_launch
+            if row.level == "side"
         ]
-        room += int(counted.total("l2", "write", launch=launch.name))
-        written = sum(int(r.bytes) for r in mine if r.direction == "write" and r.tensor != FOREIGN)
-        # Writes above that are cut evenly over the launch's tensors.
-        share = min(written, room)
-        for r in mine:
-            if r.tensor in (CODE, FOREIGN):
-                possible.append(r)
-            elif r.direction == "read":
-                possible.append(replace(r, bytes=min(int(r.bytes), limits.get(r.tensor, 0))))
+        at_hbm = [row for row in of_launch if row.level == "hbm"]
+        writable += int(counted.total("l2", "write", launch=launch.name))
+        written = sum(
+            int(row.bytes) for row in at_hbm if row.direction == "write" and row.tensor != FOREIGN
+        )
+        # Writes above what is possible are cut evenly over the launch's tensors.
+        kept = min(written, writable)
+        for row in at_hbm:
+            if row.tensor in (CODE, FOREIGN):
+                possible.append(row)
+            elif row.direction == "read":
+                possible.append(read_at_most(row))
             else:
-                possible.append(replace(r, bytes=int(r.bytes) * share // written))
-        room -= share
+                possible.append(replace(row, bytes=int(row.bytes) * kept // written))
+        writable -= kept
     return tuple(possible)

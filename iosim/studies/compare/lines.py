@@ -104,27 +104,30 @@ def gpu_panels(
 ) -> tuple[Panel, ...]:
     """One panel per GPU, all with the same axes: `value` against N, a line per kernel; its marks are hollow where a value
     is an `estimate`."""
-    drawn = by_gpu(points)
-    lines = {label: guides(members[0].gpu, members) for label, members in drawn.items()}
+    points_of = by_gpu(points)
+    guides_of = {label: guides(members[0].gpu, members) for label, members in points_of.items()}
     # Axes span the points and the guides of all GPUs, so that panels compare.
     values = [v for p in points if (v := value(p)) is not None]
-    values += [v for of_gpu in lines.values() for *_, ys in of_gpu for v in ys]
-    x, y = axes.length_axis(request.lengths), axes.log_axis(values, title, text)
+    values += [v for of_gpu in guides_of.values() for *_, ys in of_gpu for v in ys]
+    x = axes.length_axis(request.lengths)
+    y = axes.log_axis(values, title, text)
 
-    def place(p: Point) -> Dot | None:
+    def dot(p: Point) -> Dot | None:
+        """Where a point stands and what a pointer over it reads; None where it has no value."""
         v = value(p)
-        return (
-            None
-            if v is None
-            else (p.seq_len, v, f"{p.kernel}, N = {p.seq_len:,}<br>{text(v)} ({p.id})")
-        )
+        if v is None:
+            return None
+        return p.seq_len, v, f"{p.kernel}, N = {p.seq_len:,}<br>{text(v)} ({p.id})"
 
     panels = []
-    for n, (label, members) in enumerate(drawn.items(), 1):
-        grey = [axes.guide(name, ns, ys, hover, dash) for name, hover, dash, ns, ys in lines[label]]
+    for n, (label, members) in enumerate(points_of.items(), 1):
+        grey = [
+            axes.guide(name, ns, ys, hover, dash) for name, hover, dash, ns, ys in guides_of[label]
+        ]
         marks, readings = [], []
-        for kernel, placed, dots, line in kernel_lines(request, members, place):
+        for kernel, placed, dots, line in kernel_lines(request, members, dot):
             marks.append(hollow(line, [estimate(p) for p in placed]))
+            # What someone who sees no figure hears: the ends of each line.
             ends = (f"{text(v)} at N = {at:,}" for at, v, _ in (dots[0], dots[-1]))
             readings.append(f"{kernel} {' to '.join(ends)}")
         panels.append(

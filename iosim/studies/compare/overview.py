@@ -148,7 +148,10 @@ def _lines(
     points: Sequence[Point],
     values: Sequence[float],
 ) -> Panel:
-    x, y = axes.length_axis(request.lengths), axes.log_axis(values, "", bytes_text)
+    """A panel of several lengths: bytes against N, two lines per kernel (HBM and SM<->L2) over a band of the compulsory
+    bytes, each with its name at its end."""
+    x = axes.length_axis(request.lengths)
+    y = axes.log_axis(values, "", bytes_text)
     least = least_bytes(points)
     band = axes.guide(
         COMPULSORY,
@@ -166,16 +169,27 @@ def _lines(
             if not drawn:
                 continue
             name = f"{kernel} {level}"
-            hover = [f"{name}, N = {p.seq_len:,}<br>{bytes_text(v)} ({p.id})" for p, v in drawn]
-            line = axes.line(name, [p.seq_len for p, _ in drawn], [v for _, v in drawn], hover, n)
-            line = hollow(line, [key == "hbm" and estimated(p) for p, _ in drawn])
-            data.append(line | {"line": line["line"] | {"dash": dash, "width": 2.2}})
-            ends.append(End(name, drawn[-1][1], axes.colour(n), axes.symbol(n)[1]))
-            readings.append(f"{name} {bytes_text(drawn[0][1])} to {bytes_text(drawn[-1][1])}")
-    last = list(least.values())[-1]
-    ends.append(End(COMPULSORY, last, BAND, "▬"))
-    alt = f"Bytes against N on {gpu}, shortest to longest: {'; '.join(readings)}; compulsory up to {bytes_text(last)}."
+            data.append(_level_line(name, key, dash, drawn, n))
+            first, last = drawn[0][1], drawn[-1][1]
+            ends.append(End(name, last, axes.colour(n), axes.symbol(n)[1]))
+            readings.append(f"{name} {bytes_text(first)} to {bytes_text(last)}")
+    most_compulsory = list(least.values())[-1]
+    ends.append(End(COMPULSORY, most_compulsory, BAND, "▬"))
+    alt = (
+        f"Bytes against N on {gpu}, shortest to longest: {'; '.join(readings)}; "
+        f"compulsory up to {bytes_text(most_compulsory)}."
+    )
     return Panel(panel_id, gpu, alt, tuple(data), axes.layout(x, y, **at_ends(ends, y)), LINES_REM)
+
+
+def _level_line(
+    name: str, key: str, dash: str, drawn: Sequence[tuple[Point, Any]], number: int
+) -> dict[str, Any]:
+    """The line of one level of a kernel (the kernel's `number` gives its colour); estimates have hollow marks."""
+    hover = [f"{name}, N = {p.seq_len:,}<br>{bytes_text(v)} ({p.id})" for p, v in drawn]
+    line = axes.line(name, [p.seq_len for p, _ in drawn], [v for _, v in drawn], hover, number)
+    line = hollow(line, [key == "hbm" and estimated(p) for p, _ in drawn])
+    return line | {"line": line["line"] | {"dash": dash, "width": 2.2}}
 
 
 def _rows(
@@ -185,34 +199,31 @@ def _rows(
     points: Sequence[Point],
     values: Sequence[float],
 ) -> Panel:
+    """A panel of one length: a row per kernel, with a mark for its HBM bytes and one for its SM<->L2 bytes, and an
+    upright line at the compulsory bytes."""
     low, high = axes.log_range(values)
+    # Room on both sides for the numbers beside the marks.
     room = max(0.3, ROOM * (high - low))
     x = axes.log_axis([10 ** (low - room), 10 ** (high + room)], "", bytes_text)
     x |= {"range": [low - room, high + room], "tickangle": 0}
     y = {**axes.category_axis(kernels), "autorange": "reversed"}
-    data: list[dict[str, Any]] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "between",
-            "x": [p.l2, p.hbm],
-            "y": [p.kernel, p.kernel],
-            "hoverinfo": "skip",
-            "line": {"color": BAND, "width": 3},
-        }
-        for p in points
-        if p.hbm
-    ]
-    for level, (key, _) in LEVELS.items():
-        data.append(_level_marks(key, level, points))
+    data = [_between_levels(p) for p in points if p.hbm]
+    data += [_level_marks(key, level, points) for level, (key, _) in LEVELS.items()]
     least = min(p.compulsory for p in points)
     # A row for a kernel that cannot run, which says so in its place.
     for kernel in {*kernels} - {p.kernel for p in points}:
         data.append(
             axes.guide("between", [least], [kernel], "cannot run", "dot") | {"mode": "text"}
         )
-    line, text = axes.upright(least, "dot", layer="below"), f"compulsory {bytes_text(least)}"
-    word = axes.note(text, math.log10(least), 1, xref="x", yref="paper", yanchor="bottom")
+    line = axes.upright(least, "dot", layer="below")
+    word = axes.note(
+        f"compulsory {bytes_text(least)}",
+        math.log10(least),
+        1,
+        xref="x",
+        yref="paper",
+        yanchor="bottom",
+    )
     readings = [
         f"{p.kernel} {bytes_text(p.l2)} SM<->L2"
         + (f" and {bytes_text(p.hbm)} HBM" if p.hbm else "")
@@ -223,6 +234,19 @@ def _rows(
         x, y, shapes=[line], annotations=[word], margin={"l": 8, "r": 12, "t": 22, "b": 8}
     )
     return Panel(panel_id, gpu, alt, tuple(data), layout, AXIS_REM + ROW_REM * len(kernels))
+
+
+def _between_levels(p: Point) -> dict[str, Any]:
+    """A line from a kernel's SM<->L2 bytes to its HBM bytes."""
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "between",
+        "x": [p.l2, p.hbm],
+        "y": [p.kernel, p.kernel],
+        "hoverinfo": "skip",
+        "line": {"color": BAND, "width": 3},
+    }
 
 
 def _level_marks(key: str, level: str, points: Sequence[Point]) -> dict[str, Any]:

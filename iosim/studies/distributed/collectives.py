@@ -224,21 +224,21 @@ def spread(
     )
     transfers = list(collectives(name, problem, gpus, cluster, backward))
     # Ulysses turns each tensor into another order beside its all-to-all: read once, written once.
-    copied, copies = 0, 0.0
+    copied_bytes: list[int] = []
     if name == "ulysses" and gpus > 1:
         head_share_bytes = token_bytes(split_heads(problem, gpus))
-        tensor_bytes = [
+        copied_bytes = [
             problem.seq_q * head_share_bytes[tensor]
             for tensor in SWAPPED["bwd" if backward else "fwd"]
         ]
-        copied, copies = (
-            2 * sum(tensor_bytes),
-            math.fsum(times.copied(size, size) for size in tensor_bytes),
-        )
+    copies_s = math.fsum(times.copied(size, size) for size in copied_bytes)
     received, communication_s = (sum(of_each) for of_each in zip(*transfers, strict=True))
-    compute_s = math.fsum(prediction.time.total_s for prediction in slowest) + copies
+    compute_s = math.fsum(prediction.time.total_s for prediction in slowest) + copies_s
     held = memory_bytes(name, problem, gpus, times.kernel, times.profile, backward=backward)
-    l2, hbm = (sum(prediction.total(level) for prediction in slowest) + copied for level in BOTH)
+    l2, hbm = (
+        sum(prediction.total(level) for prediction in slowest) + 2 * sum(copied_bytes)
+        for level in BOTH
+    )
     method = method_of(prediction.method for prediction in slowest)
     return Spread(name, received, compute_s, communication_s, held, l2, hbm, method)
 

@@ -107,34 +107,41 @@ def merges(schedule: ChunkSchedule, problem: AttentionProblem) -> list[list[tupl
     part, stats = ("dQ", "") if schedule.backward else ("O_part", "stats")
     typed, row = widths[part], widths[stats] if stats else 0
     wide = typed * FP32_BYTES // problem.output_type.bytes
-    # Calls of each query chunk on each GPU: in all, and so far.
-    every, done = ([Counter[int]() for _ in range(schedule.gpus)] for _ in range(2))
-    # First pass: how many calls each query chunk has, by which the last one is known.
-    for g, of_gpu in (
-        calls_of_gpu for of_step in schedule.calls for calls_of_gpu in of_step.items()
-    ):
-        every[g].update(q for queries, _, _ in of_gpu for q in queries)
+    calls_in_all = _calls_by_chunk(schedule)
+    calls_done = [Counter[int]() for _ in range(schedule.gpus)]
     by_step = []
     for step, of_step in zip(schedule.steps, schedule.calls, strict=True):
-        summed = [[0, 0] for _ in range(schedule.gpus)]
-        for g, of_gpu in of_step.items():
-            for chunk in (q for queries, _, _ in of_gpu for q in queries):
-                # A call's output is read in its own type, the sum so far in fp32, and written back in fp32; at
-                # the last call it is read once more and written in the output's type.
-                tokens, is_first = len(schedule.chunks[chunk]), not done[g][chunk]
-                done[g][chunk] += 1
-                is_last = done[g][chunk] == every[g][chunk]
-                if every[g][chunk] > 1:
-                    summed[g][0] += tokens * (
-                        typed + row + (0 if is_first else wide + row) + wide * is_last
-                    )
-                    summed[g][1] += tokens * (wide + row + typed * is_last)
-        for g, arrived in enumerate(received_bytes(schedule, step, widths, inputs=False)):
+        read, written = [0] * schedule.gpus, [0] * schedule.gpus
+        for gpu, calls in of_step.items():
+            for chunk in (chunk for queries, _, _ in calls for chunk in queries):
+                calls_done[gpu][chunk] += 1
+                if calls_in_all[gpu][chunk] == 1:
+                    continue  # its only call leaves the result itself
+                tokens = len(schedule.chunks[chunk])
+                # A call's output is read in its own type, the sum so far in fp32, and written back in fp32.
+                read[gpu] += tokens * (typed + row)
+                written[gpu] += tokens * (wide + row)
+                if calls_done[gpu][chunk] > 1:
+                    read[gpu] += tokens * (wide + row)
+                # At the last call the sum is read once more and written in the output's type.
+                if calls_done[gpu][chunk] == calls_in_all[gpu][chunk]:
+                    read[gpu] += tokens * wide
+                    written[gpu] += tokens * typed
+        for gpu, arrived in enumerate(received_bytes(schedule, step, widths, inputs=False)):
             # What arrives is read beside what it is added to, and the sum is written.
-            summed[g][0] += 2 * arrived
-            summed[g][1] += arrived
-        by_step.append([(read, written) for read, written in summed])
+            read[gpu] += 2 * arrived
+            written[gpu] += arrived
+        by_step.append(list(zip(read, written, strict=True)))
     return by_step
+
+
+def _calls_by_chunk(schedule: ChunkSchedule) -> list[Counter[int]]:
+    """The number of calls of each query chunk on each GPU, over all steps."""
+    calls_of = [Counter[int]() for _ in range(schedule.gpus)]
+    for of_step in schedule.calls:
+        for gpu, calls in of_step.items():
+            calls_of[gpu].update(chunk for queries, _, _ in calls for chunk in queries)
+    return calls_of
 
 
 @dataclass(frozen=True)

@@ -247,22 +247,28 @@ def latency_of(
     launched: str = "graph",
     calibration: Calibration | None = None,
 ) -> Latency:
+    """What a serving stack's attention call takes, part by part, in seconds: the write of new keys and values to the
+    cache, attention and the combination of its splits, the stack's other launches, and the gap between calls.
+
+    Args:
+        write: the call writes new keys and values to the cache.
+        launched: "graph" or "stream", as a prediction's `launched`.
+        calibration: constants fitted to times of the user's own; by default those fitted to published times.
+    """
     problem, kernel, profile = prediction.problem, prediction.kernel, prediction.profile
     constants = calibration or Calibration(stack.call_gap_s)
     decodes = problem.longest_q == 1
     main, appends = prediction.times_of(LaunchRole.MAIN), prediction.times_of(LaunchRole.APPEND)
-    written = [launch.total_s for launch in appends]
-    # Predicted as a write of as many sequences of one token: the kernel's own append takes no packed
-    # lengths.
+    writes_s = [launch.total_s for launch in appends]
+    # Predicted as a write of as many sequences of one token: the kernel's own append takes no packed lengths.
     if write and problem.seq_lens is not None and _has_new_keys(problem):
-        written.insert(0, _written_s(problem, kernel, profile, launched))
-    new = some(sum(q for q, _ in problem.sequences), "new token")
+        writes_s.insert(0, _written_s(problem, kernel, profile, launched))
+    new_tokens = some(sum(q for q, _ in problem.sequences), "new token")
     parts = [
-        Part("write to the cache", "write", seconds * constants.write_factor, new)
-        for seconds in written
+        Part("write to the cache", "write", seconds * constants.write_factor, new_tokens)
+        for seconds in writes_s
     ]
-    # Launches in their order: the attention itself, or what combines its splits; appends are counted
-    # above.
+    # Launches in their order: the attention itself, or what combines its splits. Appends are among the writes above.
     for launch in prediction.time.launches:
         if launch in main:
             seconds = constants.attention_s(launch.total_s, launch.seconds.get("hbm", 0.0), decodes)

@@ -246,17 +246,7 @@ def streaming(
     `ROW_THREADS` threads take a row each, in place of a piece of all elements. `again`: how often a CTA goes through
     its row of what it reads, where that is more than once. `apart`: places of which each element is moved by a CTA of
     its own, and takes a sector between SMs and L2."""
-    named: dict[View | Scratch, Tensor] = {}
-    for place, role in (
-        *((read, Role.INPUT) for read in reads),
-        *((write, Role.OUTPUT) for write in writes),
-    ):
-        # A place that is read and written is one tensor: PyTorch's in-place operators.
-        if place.bytes and place not in named:
-            tensor_role, size = (
-                (Role.TEMP, 1) if isinstance(place, Scratch) else (role, place.element_bytes)
-            )
-            named[place] = flat(f"t{len(named)}", place.bytes // size, size, tensor_role)
+    named = _flat_tensors(reads, writes)
     times: dict[View | Scratch, int] = dict(again)
     loads = (
         load(named[p].name, Rows.OWN, Per.LAUNCH, times=times.get(p, 1))
@@ -264,32 +254,55 @@ def streaming(
         if p in named
     )
     stores = (store(named[p].name, Rows.OWN, Per.LAUNCH) for p in writes if p in named)
-    accesses = tuple(dict.fromkeys((*loads, *stores)))
-    elements = max((t.elements for t in named.values()), default=1)
-    strided = _strided_bytes(reads, writes) if rows is None else 0
-    sectors = {
-        Mode.LOAD: strided + _rest_of_sectors(p for p in apart if p in reads),
+    if rows is None:
+        # Elementwise: CTAs of so many threads, which take so many values each.
+        elements = max((t.elements for t in named.values()), default=1)
+        ctas = max(1, -(-elements // (PASS_THREADS * PASS_VALUES)))
+        threads = PASS_THREADS
+        strided_bytes = _strided_bytes(reads, writes)
+    else:
+        ctas = max(1, rows)
+        threads = ROW_THREADS
+        strided_bytes = 0
+    # Bytes of sectors that are fetched or stored beside the elements.
+    beside = {
+        Mode.LOAD: strided_bytes + _rest_of_sectors(p for p in apart if p in reads),
         Mode.STORE: _rest_of_sectors(p for p in apart if p in writes),
     }
-    size = max((t.element_bytes for t in named.values()), default=4)
-    threads = PASS_THREADS if rows is None else ROW_THREADS
-    # Elementwise: so many values per thread. Row by row: a CTA per row.
-    blocks = max(1, -(-elements // (PASS_THREADS * PASS_VALUES)) if rows is None else rows)
+    widest = max((t.element_bytes for t in named.values()), default=4)
     launch = Launch(
         name,
-        Domain(1, 1, blocks, 1, 1, 1),
+        Domain(1, 1, ctas, 1, 1, 1),
         Outer.FLAT,
-        accesses,
+        tuple(dict.fromkeys((*loads, *stores))),
         overheads=tuple(
-            Overhead(REST_OF_SECTORS, mode, per_cta=-(-size // blocks))
-            for mode, size in sectors.items()
-            if size
+            Overhead(REST_OF_SECTORS, mode, per_cta=-(-beside_bytes // ctas))
+            for mode, beside_bytes in beside.items()
+            if beside_bytes
         ),
         resources=Resources(threads),
-        values_per_thread=max(1, 16 // size),
+        values_per_thread=max(1, 16 // widest),
     )
     views = {t.name: place for place, t in named.items() if isinstance(place, View)}
     return Chain(tensors(named.values()), (launch,)), views
+
+
+def _flat_tensors(reads: Places, writes: Places) -> dict[View | Scratch, Tensor]:
+    """A flat tensor for each place that is not empty, named t0, t1, ... A place that is read and written is one tensor,
+    an input: PyTorch's in-place operators."""
+    roles = dict.fromkeys(reads, Role.INPUT)
+    for write in writes:
+        roles.setdefault(write, Role.OUTPUT)
+    named: dict[View | Scratch, Tensor] = {}
+    for place, role in roles.items():
+        if not place.bytes:
+            continue
+        name = f"t{len(named)}"
+        if isinstance(place, Scratch):
+            named[place] = flat(name, place.bytes, 1, Role.TEMP)
+        else:
+            named[place] = flat(name, place.bytes // place.element_bytes, place.element_bytes, role)
+    return named
 
 
 def _rest_of_sectors(places: Iterable[View]) -> int:

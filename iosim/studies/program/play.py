@@ -17,7 +17,7 @@ from iosim.base.arrays import repeated
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Launch, Mode, Outer, Role, Rows, Tensor
+from iosim.kernel.launch import Access, Launch, Mode, Outer, Role, Rows, Tensor
 from iosim.kernel.traffic import CHECK_BITS, CODE, FOREIGN
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import Request
@@ -147,44 +147,70 @@ class Playing:
 def _walk(
     memory: Memory, number: int, operator: Operator, launch: Launch, rounds: Rounds, lag: float
 ) -> tuple[npt.NDArray[np.uint8], Int64, npt.NDArray[np.bool_]]:
-    """(mode, piece, whether several CTAs load it) of every access of a launch in order: its tensors side by side."""
-    modes, pieces, places, shared = [], [], [], []
-    own_rows = Rows.KEY if launch.outer is Outer.KEY else Rows.QUERY
-    for access in sorted(launch.accesses, key=lambda a: a.mode is not Mode.LOAD):
-        if (view := operator.views.get(access.tensor)) is not None:
-            tensor_pieces = memory.of_view(view, by_rows=not rounds.down)
-        else:
-            first = memory.temporaries[number][access.tensor]
-            tensor_pieces = memory.of(
-                (first, first + operator.chain.tensors[access.tensor].bytes), 1
-            )
-        # Each piece has a moment in [0, 1) of the launch; sorting by it interleaves the tensors.
-        place = (np.arange(tensor_pieces.size) + 0.5) / max(1, tensor_pieces.size)
-        again, later = access.times, lag / access.times
-        if access.rows is Rows.PAIR and rounds.sections > 1:  # all of it in each section
-            again, later, place = rounds.sections, 1 / rounds.sections, place / rounds.sections
-        elif access.rows is Rows.KEY and rounds.waves > 1:  # a section's part in each of its waves
-            within = place * rounds.sections % 1.0
-            again, later = rounds.waves, 1 / rounds.sections / rounds.waves
-            place = (place * rounds.sections - within + within / rounds.waves) / rounds.sections
-        loads = access.mode is Mode.LOAD
-        pieces.append(np.tile(tensor_pieces, again))
-        places.append(
-            np.concatenate([place + (0 if loads else lag) + n * later for n in range(again)])
-        )
-        modes.append(np.full(tensor_pieces.size * again, MODES[access.mode], dtype=np.uint8))
-        by_others = access.rows is not own_rows and launch.work_tiles_per_head > 1
-        by_others |= operator.chain.tensors[access.tensor].heads < launch.domain.heads
-        several = loads and launch.outer is not Outer.FLAT and by_others
-        shared.append(np.full(tensor_pieces.size * again, several, dtype=np.bool_))
-    if not pieces:
+    """The accesses of a launch in the order of their moments, tensors side by side: three arrays, each access's mode
+    (as `MODES` numbers it), its piece, and whether several CTAs load that piece."""
+    if not launch.accesses:
         return np.zeros(0, dtype=np.uint8), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.bool_)
-    order = np.argsort(np.concatenate(places), kind="stable")
+    modes, pieces, moments, shared = [], [], [], []
+    # Loads first: of two accesses at one moment the load comes before the store.
+    for access in sorted(launch.accesses, key=lambda a: a.mode is not Mode.LOAD):
+        tensor_pieces = _pieces_of(memory, number, operator, access, rounds)
+        access_moments, times = _moments(access, tensor_pieces.size, rounds, lag)
+        size = tensor_pieces.size * times
+        pieces.append(np.tile(tensor_pieces, times))
+        moments.append(access_moments)
+        modes.append(np.full(size, MODES[access.mode], dtype=np.uint8))
+        shared.append(np.full(size, _several_load(operator, launch, access), dtype=np.bool_))
+    order = np.argsort(np.concatenate(moments), kind="stable")
     return (
         np.concatenate(modes)[order],
         np.concatenate(pieces)[order],
         np.concatenate(shared)[order],
     )
+
+
+def _pieces_of(
+    memory: Memory, number: int, operator: Operator, access: Access, rounds: Rounds
+) -> Int64:
+    """The pieces of memory that an access's tensor covers, in the order in which the launch comes to them."""
+    view = operator.views.get(access.tensor)
+    if view is not None:
+        return memory.of_view(view, by_rows=not rounds.down)
+    # A tensor of the operator's own lies in one run of temporary memory.
+    first = memory.temporaries[number][access.tensor]
+    return memory.of((first, first + operator.chain.tensors[access.tensor].bytes), 1)
+
+
+def _moments(
+    access: Access, count: int, rounds: Rounds, lag: float
+) -> tuple[npt.NDArray[np.float64], int]:
+    """(the moment of each of an access's `count` pieces, as a share of the launch, pass after pass; the number of
+    passes). Sorting all accesses of a launch by their moments interleaves its tensors."""
+    moment = (np.arange(count) + 0.5) / max(1, count)
+    passes, apart = access.times, lag / access.times
+    if access.rows is Rows.PAIR and rounds.sections > 1:
+        # Each section goes through all of it.
+        passes, apart = rounds.sections, 1 / rounds.sections
+        moment = moment / rounds.sections
+    elif access.rows is Rows.KEY and rounds.waves > 1:
+        # Each wave of a section goes through the section's part.
+        within = moment * rounds.sections % 1.0
+        passes, apart = rounds.waves, 1 / rounds.sections / rounds.waves
+        section = moment * rounds.sections - within
+        moment = (section + within / rounds.waves) / rounds.sections
+    begin = 0 if access.mode is Mode.LOAD else lag
+    return np.concatenate([moment + begin + n * apart for n in range(passes)]), passes
+
+
+def _several_load(operator: Operator, launch: Launch, access: Access) -> bool:
+    """True where CTAs of several SMs load the same pieces: rows that are not a CTA's own, or a tensor with fewer heads
+    than the grid."""
+    if access.mode is not Mode.LOAD or launch.outer is Outer.FLAT:
+        return False
+    own_rows = Rows.KEY if launch.outer is Outer.KEY else Rows.QUERY
+    if access.rows is not own_rows and launch.work_tiles_per_head > 1:
+        return True
+    return operator.chain.tensors[access.tensor].heads < launch.domain.heads
 
 
 def _sides(piece: Int64, turn: int, partitions: int) -> npt.NDArray[np.uint8]:

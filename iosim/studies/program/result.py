@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -316,29 +316,26 @@ def traffic_of(
     program: Program, profile: HardwareProfile, notes: Sequence[str] = ()
 ) -> ProgramTraffic:
     """Play a program on a GPU, from a cold L2: what operators stream there, and what their replays find beyond."""
-    playing, fetch = Playing(profile), model(profile).launch_fetch_bytes
+    playing = Playing(profile)
+    code_bytes = model(profile).launch_fetch_bytes
     times: dict[tuple[int, tuple[Bytes, ...]], float] = {}
     rows: list[OperatorTraffic] = []
-    seen: set[str] = set()
+    kernels_run: set[str] = set()
     streams = playing.streamed(program)
     for operator, streamed in zip(progress("operators")(program.operators), streams, strict=True):
-        (call, beyond), by_launch = playing.alone(operator), dict[str, Bytes]()
+        call, beyond = playing.alone(operator)
+        by_launch: dict[str, Bytes] = {}
         for name, (read, written) in streamed.items():
-            more = beyond.get(name, (0, 0))
+            more_read, more_written = beyond.get(name, (0, 0))
             # A kernel's instructions are fetched from HBM when it runs for the first time.
-            code = 0 if f"{operator.name} {name}" in seen else fetch
-            seen.add(f"{operator.name} {name}")
-            by_launch[name] = (max(0, read + more[0]) + code, max(0, written + more[1]))
-        counted, key = call.counted, (id(call), tuple(by_launch.values()))
+            kernel = f"{operator.name} {name}"
+            code = 0 if kernel in kernels_run else code_bytes
+            kernels_run.add(kernel)
+            by_launch[name] = (max(0, read + more_read) + code, max(0, written + more_written))
         # Equal calls with equal bytes take equal times: a model has few distinct ones.
+        key = id(call), tuple(by_launch.values())
         if key not in times:
-            both = (
-                (name, way, n)
-                for name, of in by_launch.items()
-                for way, n in zip(WAYS, of, strict=True)
-            )
-            at_hbm = Traffic(tuple(TrafficRow(name, "hbm", "all", way, n) for name, way, n in both))
-            times[key] = call.time(counted + at_hbm).total_s
+            times[key] = call.time(call.counted + _at_hbm(by_launch)).total_s
         rows.append(
             OperatorTraffic(
                 module=operator.module,
@@ -348,8 +345,8 @@ def traffic_of(
                 launches=len(operator.chain.launches),
                 hbm_read=sum(read for read, _ in by_launch.values()),
                 hbm_write=sum(written for _, written in by_launch.values()),
-                l2_read=int(counted.total("l2", "read")),
-                l2_write=int(counted.total("l2", "write")),
+                l2_read=int(call.counted.total("l2", "read")),
+                l2_write=int(call.counted.total("l2", "write")),
                 compulsory=operator.compulsory_bytes,
                 flops=operator.flops,
                 time_s=times[key],
@@ -361,3 +358,14 @@ def traffic_of(
         (*notes, *(note for operator in program.operators for note in operator.notes))
     )
     return ProgramTraffic(profile, tuple(rows), tuple(all_notes))
+
+
+def _at_hbm(by_launch: Mapping[str, Bytes]) -> Traffic:
+    """Each launch's HBM bytes as rows of traffic, tensors together."""
+    return Traffic(
+        tuple(
+            TrafficRow(name, "hbm", "all", way, n)
+            for name, both in by_launch.items()
+            for way, n in zip(WAYS, both, strict=True)
+        )
+    )

@@ -93,9 +93,8 @@ def _naive(b: Builder, at: str, projected: tuple[str, ...], q: str, k: str, v: s
     columns = b.rows * m.width
     scores = s.batch * m.heads * s.seq_len * s.seq_len
     copies = s.batch > 1 and m.heads > 1
-    if (
-        m.heads != m.kv_heads
-    ):  # written out once a query head; the gradients of a group are added up
+    # Grouped keys and values are written out once a query head; the gradients of a group are added up.
+    if m.heads != m.kv_heads:
         size = columns, b.number.compute_bytes
         k, v = (
             b.operator("expand", f"{at}{n}.repeated", {"x": x}, Kind.QKV, size)

@@ -52,9 +52,11 @@ def paged_cases(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
     blocks = -(-problem.seq_k // tile.block_k)
     append = problem.seq_q <= problem.seq_k and draw(st.booleans())
     return problem, kernel(
-        (tile.block_q, tile.block_k), append=append, splits=draw(st.integers(1, min(blocks, 4))),
+        (tile.block_q, tile.block_k),
+        append=append,
+        splits=draw(st.integers(1, min(blocks, 4))),
         packs_group=draw(st.booleans()),
-    )  # fmt: skip
+    )
 
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=QUIET)
@@ -69,10 +71,10 @@ def test_readers_agree_on_pages_in_any_order(
 @given(case=paged_cases())
 def test_pages_change_no_byte_but_the_table(case: tuple[AttentionProblem, Kernel]) -> None:
     """With rows of whole sectors, or pages of whole sectors, K and V move what they move in one piece."""
-    problem, made = case
+    problem, chosen = case
     problem = problem.with_(head_dim=16, head_dim_v=32, dtype="fp16", output=None)
     apart, together = (
-        count(plan(p, made)).tensors("l2") for p in (problem, problem.with_(page_size=None))
+        count(plan(p, chosen)).tensors("l2") for p in (problem, problem.with_(page_size=None))
     )
     slots = ("slot_mapping", "read")
     assert {k: v for k, v in apart.items() if k != (TABLE, "read") and k != slots} == together
@@ -83,8 +85,8 @@ CASE = AttentionProblem(
 )
 
 
-def table_bytes(problem: AttentionProblem, made: Kernel) -> int:
-    return int(count(plan(problem, made)).total("l2", "read", tensor=TABLE))
+def table_bytes(problem: AttentionProblem, chosen: Kernel) -> int:
+    return int(count(plan(problem, chosen)).total("l2", "read", tensor=TABLE))
 
 
 def test_a_work_tile_reads_each_sector_of_its_entries_once() -> None:
@@ -92,12 +94,16 @@ def test_a_work_tile_reads_each_sector_of_its_entries_once() -> None:
     # 50 keys in pages of 16 are 4 entries of 4 bytes: one sector of 32
     assert table_bytes(CASE, kernel((4, 8))) == tiles * 32
     # in pages of one token they are 200 bytes: 7 sectors, whatever the key block
-    one = CASE.with_(page_size=1)
-    assert table_bytes(one, kernel((4, 16))) == table_bytes(one, kernel((4, 5))) == tiles * 7 * 32
+    attention = CASE.with_(page_size=1)
+    assert (
+        table_bytes(attention, kernel((4, 16)))
+        == table_bytes(attention, kernel((4, 5)))
+        == tiles * 7 * 32
+    )
     # splits of 3 blocks of 6 keys end at keys 18 and 36: both lie within a sector of 8 entries, read on both sides
-    assert table_bytes(one, kernel((4, 6), splits=3)) == tiles * 9 * 32
+    assert table_bytes(attention, kernel((4, 6), splits=3)) == tiles * 9 * 32
     # splits of 2 blocks of 16 keys end at key 32, where a sector ends
-    assert table_bytes(one, kernel((4, 16), splits=2)) == tiles * 7 * 32
+    assert table_bytes(attention, kernel((4, 16), splits=2)) == tiles * 7 * 32
 
 
 def test_rows_before_the_diagonal_are_looked_up_by_the_block() -> None:
@@ -114,9 +120,15 @@ def test_rows_before_the_diagonal_are_looked_up_by_the_block() -> None:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(
-    rows=st.integers(1, 3000), keys=st.integers(1, 5000), block_q=st.integers(1, 200), block_k=st.integers(1, 200),
-    page=st.integers(1, 40), splits=st.integers(1, 9), pack=st.sampled_from((1, 3, 4)), data=st.data(),
-)  # fmt: skip
+    rows=st.integers(1, 3000),
+    keys=st.integers(1, 5000),
+    block_q=st.integers(1, 200),
+    block_k=st.integers(1, 200),
+    page=st.integers(1, 40),
+    splits=st.integers(1, 9),
+    pack=st.sampled_from((1, 3, 4)),
+    data=st.data(),
+)
 def test_sums_of_sectors_in_closed_form(
     rows: int,
     keys: int,
@@ -127,8 +139,8 @@ def test_sums_of_sectors_in_closed_form(
     pack: int,
     data: st.DataObject,
 ) -> None:
-    left, right = (data.draw(st.none() | st.integers(0, 2000)) for _ in range(2))
-    mask = IntervalMask(left, right, data.draw(st.integers(-3000, 3000)))
+    before, right = (data.draw(st.none() | st.integers(0, 2000)) for _ in range(2))
+    mask = IntervalMask(before, right, data.draw(st.integers(-3000, 3000)))
     blocks = -(-keys // block_k)
     domain = Domain(
         1, 1, rows * pack, keys, block_q, block_k, mask, pack=pack, splits=min(splits, blocks)
@@ -149,9 +161,15 @@ def recorded() -> list[dict[str, str]]:
 
 def predicted(row: dict[str, str]) -> Prediction:
     problem = AttentionProblem(
-        batch=int(row["batch"]), heads=int(row["heads"]), kv_heads=int(row["kv_heads"]), seq_q=1,
-        seq_k=int(row["seq_k"]), head_dim=int(row["head_dim"]), dtype=row["dtype"], page_size=int(row["page_size"]),
-    )  # fmt: skip
+        batch=int(row["batch"]),
+        heads=int(row["heads"]),
+        kv_heads=int(row["kv_heads"]),
+        seq_q=1,
+        seq_k=int(row["seq_k"]),
+        head_dim=int(row["head_dim"]),
+        dtype=row["dtype"],
+        page_size=int(row["page_size"]),
+    )
     by_hand = Overrides(
         tile=(16, int(row["block_k"])),
         warps=4,
@@ -164,24 +182,24 @@ def predicted(row: dict[str, str]) -> Prediction:
 
 def test_recorded_pages() -> None:
     """What the counters add from one page size to another is the table, to the byte; and no byte of K and V."""
-    left = []
+    differences = []
     for row in recorded():
-        made = predicted(row).traffic
-        read = made.total("l2", "read", launch="main")
+        traffic = predicted(row).traffic
+        read = traffic.total("l2", "read", launch="main")
         assert abs(read - int(row["l2_read"])) <= 1e-4 * int(row["l2_read"])
-        left.append(int(row["l2_read"]) - made.total("l2", "read", tensor=TABLE))
-        assert made.total("l2", "write", launch="main") == int(row["l2_write"])
-        assert abs(made.total("hbm", "read", launch="main") / int(row["hbm_read"]) - 1) < 1e-3
+        differences.append(int(row["l2_read"]) - traffic.total("l2", "read", tensor=TABLE))
+        assert traffic.total("l2", "write", launch="main") == int(row["l2_write"])
+        assert abs(traffic.total("hbm", "read", launch="main") / int(row["hbm_read"]) - 1) < 1e-3
     assert len(recorded()) == 5
-    assert len(set(left)) == 1
+    assert len(set(differences)) == 1
 
 
 def test_compulsory_bytes_and_capacity() -> None:
     chain = plan(CASE, kernel())
-    found = bounds(CASE, chain, count(chain), 0)
+    limits = bounds(CASE, chain, count(chain), 0)
     rows = 2 * 2 * 50  # sequences x key/value heads x keys
     table = 2 * 4 * 4  # sequences x pages x bytes
-    assert found.compulsory_read == rows * (16 + 16) * 2 + 2 * 4 * 3 * 16 * 2 + table
+    assert limits.compulsory_read == rows * (16 + 16) * 2 + 2 * 4 * 3 * 16 * 2 + table
     # 4 pages of 16 tokens hold 64 rows where 50 are used
     unused = 2 * 2 * 14 * (16 + 16) * 2
     assert (
@@ -211,9 +229,9 @@ def test_the_table_of_an_execution_is_a_shuffle_of_all_pages() -> None:
 
 def test_keys_cannot_be_found_without_the_table() -> None:
     chain = plan(CASE, kernel())
-    kept = tuple(a for a in chain.launches[0].accesses if a.tensor != TABLE)
-    found = disagreements(CASE, kernel(), chain=altered(chain, "main", accesses=kept))
-    assert found == [f"launch main uses a tile of {TABLE} that it has not loaded here"]
+    accesses = tuple(a for a in chain.launches[0].accesses if a.tensor != TABLE)
+    faults = disagreements(CASE, kernel(), chain=altered(chain, "main", accesses=accesses))
+    assert faults == [f"launch main uses a tile of {TABLE} that it has not loaded here"]
 
 
 def test_a_wrong_table_is_not_attention(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,23 +243,23 @@ def test_a_wrong_table_is_not_attention(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_appended_tokens() -> None:
-    made = execute(CASE, kernel(append=True))
+    executed = execute(CASE, kernel(append=True))
     for name in ("K", "V"):
-        rows = np.moveaxis(made.inputs[name][:, :, -3:], 1, 2).reshape(2, 1, 3, -1)
-        np.testing.assert_array_equal(made.outputs[f"{name}_cache"], rows)
-    moved = count(plan(CASE, kernel(append=True)))
+        rows = np.moveaxis(executed.inputs[name][:, :, -3:], 1, 2).reshape(2, 1, 3, -1)
+        np.testing.assert_array_equal(executed.outputs[f"{name}_cache"], rows)
+    counts = count(plan(CASE, kernel(append=True)))
     new = 2 * 3 * 2 * 16 * 2  # sequences x tokens x key/value heads x columns x bytes
-    assert moved.total("l2", "write", launch="append") == 2 * new
+    assert counts.total("l2", "write", launch="append") == 2 * new
     assert (
-        moved.total("l2", "read", launch="append") == 2 * new + 2 * 3 * 32
+        counts.total("l2", "read", launch="append") == 2 * new + 2 * 3 * 32
     )  # a slot is read as one sector a token
     without_pages = count(plan(CASE.with_(page_size=None), kernel(append=True)))
     assert without_pages.total("l2", "read", launch="append") == 2 * new
 
 
 def test_a_formula_with_pages() -> None:
-    made = derive(CASE, kernel((4, 8)))
-    assert made.numbers().tensors("l2") == count(plan(CASE, kernel((4, 8)))).tensors("l2")
+    formula = derive(CASE, kernel((4, 8)))
+    assert formula.numbers().tensors("l2") == count(plan(CASE, kernel((4, 8)))).tensors("l2")
 
 
 @pytest.mark.parametrize(
@@ -254,11 +272,11 @@ def test_a_replay_reads_each_page_and_the_table_once(name: str, gpu: str, page: 
     problem = AttentionProblem(
         batch=4, heads=heads, kv_heads=8, seq_q=1, seq_k=8200, head_dim=128, page_size=page
     )
-    made = predict(problem, name, gpu, method="replay")
+    prediction = predict(problem, name, gpu, method="replay")
     table = 4 * -(-8200 // page) * 4
-    assert made.traffic.total("hbm", "read", tensor=TABLE) == table
+    assert prediction.traffic.total("hbm", "read", tensor=TABLE) == table
     keys = 4 * 8 * 8200 * 128 * 2
-    assert abs(made.traffic.total("hbm", "read", tensor="K") - keys) <= 0.05 * keys
+    assert abs(prediction.traffic.total("hbm", "read", tensor="K") - keys) <= 0.05 * keys
 
 
 def test_prefix_is_a_longer_cache(capsys: pytest.CaptureFixture[str]) -> None:
@@ -302,11 +320,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("options", "told"), BAD)
+@pytest.mark.parametrize(("options", "message"), BAD)
 def test_bad_input_is_told_in_one_line(
-    options: str, told: str, capsys: pytest.CaptureFixture[str]
+    options: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused(capsys, ["predict", *options.split()], told)
+    refused(capsys, ["predict", *options.split()], message)
 
 
 def test_an_algorithm_without_pages_refuses_them() -> None:

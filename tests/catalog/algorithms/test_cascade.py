@@ -29,8 +29,17 @@ from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import lower
 
 Arrays = dict[str, np.ndarray[Any, Any]]
-SMALL = AttentionProblem(batch=3, heads=4, kv_heads=2, seq_q=2, seq_k=11, head_dim=8, mask="causal", dtype="bf16",
-                         shared_prefix=6)  # fmt: skip
+SMALL = AttentionProblem(
+    batch=3,
+    heads=4,
+    kv_heads=2,
+    seq_q=2,
+    seq_k=11,
+    head_dim=8,
+    mask="causal",
+    dtype="bf16",
+    shared_prefix=6,
+)
 
 
 def cascade(tile: tuple[int, int] = (4, 3), splits: int = 1, **options: Any) -> Kernel:
@@ -42,10 +51,10 @@ def attended(p: AttentionProblem, arrays: Arrays) -> np.ndarray[Any, Any]:
     """O by a dense softmax over the shared keys and each sequence's own."""
     shared, begin, first, out = p.shared_prefix or 0, 0, 0, []
     for queries, keys in p.sequences:
-        own = keys - shared
+        own_keys = keys - shared
         k, v = (
             np.concatenate(
-                [arrays[f"{n}_shared"][0], arrays[n][0, :, begin : begin + own]], axis=1
+                [arrays[f"{n}_shared"][0], arrays[n][0, :, begin : begin + own_keys]], axis=1
             ).repeat(p.group, 0)
             for n in "KV"
         )
@@ -55,7 +64,7 @@ def attended(p: AttentionProblem, arrays: Arrays) -> np.ndarray[Any, Any]:
             scores = np.where(ahead[None], -np.inf, scores)
         weights = np.exp(scores - scores.max(axis=2, keepdims=True))
         out.append(weights / weights.sum(axis=2, keepdims=True) @ v)
-        begin, first = begin + own, first + queries
+        begin, first = begin + own_keys, first + queries
     return np.concatenate(out, axis=1)
 
 
@@ -67,13 +76,13 @@ def arrays_of(chain: Any, dtype: str, seed: int = 0) -> Arrays:
     return arrays | {"Q_shared": arrays["Q"]}
 
 
-def disagreement(p: AttentionProblem, made: Kernel, seed: int = 0) -> list[str]:
-    chain = plan(p, made)
+def disagreement(p: AttentionProblem, chosen: Kernel, seed: int = 0) -> list[str]:
+    chain = plan(p, chosen)
     arrays = arrays_of(chain, p.dtype, seed)
-    done = execute(p, made, arrays, chain=chain)
-    found = bytes_apart(chain, done.traffic) + wrong_bytes(chain, lower(chain, spill_slots=8))
+    done = execute(p, chosen, arrays, chain=chain)
+    faults = bytes_apart(chain, done.traffic) + wrong_bytes(chain, lower(chain, spill_slots=8))
     worst = np.abs(done.outputs["O"] - attended(p, arrays)).max()
-    return found if worst <= TOLERANCE[p.dtype] * 4 else [*found, f"O is off by {worst}"]
+    return faults if worst <= TOLERANCE[p.dtype] * 4 else [*faults, f"O is off by {worst}"]
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -85,7 +94,8 @@ def test_readers_agree_and_compute_attention(data: st.DataObject) -> None:
         draw(st.integers(1, 2)),
         draw(st.integers(1, 3)),
     )
-    shared, mask = draw(st.integers(1, 12)), draw(st.sampled_from(("none", "causal")))
+    shared = draw(st.integers(1, 12))
+    mask = draw(st.sampled_from(("none", "causal")))
     sizes = {
         "heads": kv_heads * group,
         "kv_heads": kv_heads,
@@ -95,24 +105,28 @@ def test_readers_agree_and_compute_attention(data: st.DataObject) -> None:
     }
     if draw(st.booleans()):
         queries = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
-        own = [q + draw(st.integers(0, 7)) for q in queries]
-        lengths = {"seq_lens": tuple(queries), "seq_lens_k": tuple(shared + n for n in own)}
+        own_lengths = [q + draw(st.integers(0, 7)) for q in queries]
+        lengths = {"seq_lens": tuple(queries), "seq_lens_k": tuple(shared + n for n in own_lengths)}
     else:
-        one = draw(st.integers(1, 5))
-        own = [one + draw(st.integers(0, 7))]
-        lengths = {"batch": draw(st.integers(1, 4)), "seq_q": one, "seq_k": shared + own[0]}
+        length = draw(st.integers(1, 5))
+        own_lengths = [length + draw(st.integers(0, 7))]
+        lengths = {
+            "batch": draw(st.integers(1, 4)),
+            "seq_q": length,
+            "seq_k": shared + own_lengths[0],
+        }
     p = AttentionProblem(**sizes, **lengths, shared_prefix=shared)
-    made = cascade(
+    chosen = cascade(
         (draw(st.sampled_from((2, 4, 6))), draw(st.integers(1, 5))),
-        draw(st.integers(1, 2)) if max(own) > 5 else 1,
+        draw(st.integers(1, 2)) if max(own_lengths) > 5 else 1,
         shared_splits=draw(st.integers(1, -(-shared // 4))),
     )
-    assert disagreement(p, made) == []
+    assert disagreement(p, chosen) == []
 
 
 def test_a_launch_without_one_of_its_loads_computes_nothing() -> None:
-    made = cascade(splits=2, shared_splits=2)
-    chain = plan(SMALL, made)
+    chosen = cascade(splits=2, shared_splits=2)
+    chain = plan(SMALL, chosen)
     assert [x.name for x in chain.launches] == [
         "main",
         "combine",
@@ -127,14 +141,22 @@ def test_a_launch_without_one_of_its_loads_computes_nothing() -> None:
                 with pytest.raises(ExecutionError, match=access.tensor):
                     execute(
                         SMALL,
-                        made,
+                        chosen,
                         arrays_of(chain, "bf16"),
                         chain=altered(chain, launch.name, accesses=fewer),
                     )
 
 
-LONG = AttentionProblem(batch=64, heads=32, kv_heads=8, seq_q=1, seq_k=9216, head_dim=128, dtype="bf16",
-                        shared_prefix=8192)  # fmt: skip
+LONG = AttentionProblem(
+    batch=64,
+    heads=32,
+    kv_heads=8,
+    seq_q=1,
+    seq_k=9216,
+    head_dim=128,
+    dtype="bf16",
+    shared_prefix=8192,
+)
 
 
 def test_bytes_of_a_cascade() -> None:
@@ -153,37 +175,46 @@ def test_bytes_of_a_cascade() -> None:
 
 
 def test_both_levels_are_flashinfers_calls() -> None:
-    made = resolve("flashinfer-cascade", LONG, load_profile("h100"))
-    own = resolve("flashinfer", LONG.with_(shared_prefix=None, seq_k=1024), load_profile("h100"))
+    kernel = resolve("flashinfer-cascade", LONG, load_profile("h100"))
+    alone = resolve("flashinfer", LONG.with_(shared_prefix=None, seq_k=1024), load_profile("h100"))
     prompt = AttentionProblem(
         heads=32, kv_heads=8, seq_q=64, seq_k=8192, head_dim=128, dtype="bf16"
     )
     shared = resolve("flashinfer", prompt, load_profile("h100"))
-    assert (made.tile, made.splits, made.loop) == (own.tile, own.splits, own.loop)
-    options: Any = made.options
+    assert (kernel.tile, kernel.splits, kernel.loop) == (alone.tile, alone.splits, alone.loop)
+    options: Any = kernel.options
     assert (options.shared_tile, options.shared_splits) == (
         (shared.tile.block_q, shared.tile.block_k),
         shared.splits,
     )
-    assert plan(LONG.with_(shared_prefix=None), resolve("flashinfer-cascade", LONG.with_(shared_prefix=None),
-                load_profile("h100"))).launches[0].name == "main"  # fmt: skip
+    assert (
+        plan(
+            LONG.with_(shared_prefix=None),
+            resolve("flashinfer-cascade", LONG.with_(shared_prefix=None), load_profile("h100")),
+        )
+        .launches[0]
+        .name
+        == "main"
+    )
 
 
 @pytest.mark.parametrize("method", ["replay", "capacity"])
 def test_hbm_reads_are_those_of_the_keys_once(method: Any) -> None:
-    made = predict(LONG, "flashinfer-cascade", "h100", method=method)
-    assert made.hbm_bounds.compulsory_read == 64 * 32 * 256 + 2 * 8 * 256 * (8192 + 64 * 1024)
+    prediction = predict(LONG, "flashinfer-cascade", "h100", method=method)
+    assert prediction.hbm_bounds.compulsory_read == 64 * 32 * 256 + 2 * 8 * 256 * (8192 + 64 * 1024)
     assert (
-        made.hbm_bounds.compulsory_read
-        <= made.traffic.total("hbm", "read")
-        <= 1.02 * made.hbm_bounds.compulsory_read
+        prediction.hbm_bounds.compulsory_read
+        <= prediction.traffic.total("hbm", "read")
+        <= 1.02 * prediction.hbm_bounds.compulsory_read
     )
 
 
 def test_it_is_the_default_where_keys_are_shared(capsys: pytest.CaptureFixture[str]) -> None:
     assert default_kernel(LONG, load_profile("b200")) == "flashinfer-cascade"
-    asked = "decode --gpu h100 --batch 64 --context 9k --shared-prefix 8k --layers 1 --format json"
-    assert main(asked.split()) == 0
+    command = (
+        "decode --gpu h100 --batch 64 --context 9k --shared-prefix 8k --layers 1 --format json"
+    )
+    assert main(command.split()) == 0
     point = json.loads(capsys.readouterr().out)["points"][0]
     keys = 8192 + 64 * 1024
     assert point["cache_bytes"] == keys * 8 * 2 * 256
@@ -195,19 +226,27 @@ def test_it_is_the_default_where_keys_are_shared(capsys: pytest.CaptureFixture[s
     assert with_model.points[0].cache_bytes == point["cache_bytes"]
 
 
-@pytest.mark.parametrize(("changes", "says"), [
-    ({"shared_prefix": 9217}, "up to 9216"),
-    ({"mask": "window", "window": 9}, "mask"), ({"mask": "causal", "offset": 3}, "offset"),
-    ({"passes": "bwd"}, "passes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"shared_prefix": 9217}, "up to 9216"),
+        ({"mask": "window", "window": 9}, "mask"),
+        ({"mask": "causal", "offset": 3}, "offset"),
+        ({"passes": "bwd"}, "passes"),
+    ],
+)
 def test_it_says_what_it_does_not_take(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         LONG.with_(**changes)
 
 
-@pytest.mark.parametrize(("changes", "says"), [
-    ({"shared_prefix": 9216}, "up to 9215"), ({"seq_q": 1025, "mask": "causal"}, "up to 8191"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"shared_prefix": 9216}, "up to 9215"),
+        ({"seq_q": 1025, "mask": "causal"}, "up to 8191"),
+    ],
+)
 def test_two_calls_need_keys_of_a_sequences_own(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         predict(LONG.with_(**changes), "flashinfer-cascade", "h100", method="bounds")

@@ -96,32 +96,39 @@ def test_tile_grid_and_counts_are_the_recorded_ones(row: Row) -> None:
     launch, spilled = main_of(chain), SPILLED[row.call]
     assert f"_{case.kernel.tile_backward}_" in row.facts["kernel"]
     assert row.facts["grid"].startswith(f"({launch.domain.splits}, ")
-    counted, wide = count(chain), row.number("head_dim") in (192, 256)
+    counted = count(chain)
+    wide = row.number("head_dim") in (192, 256)
     found_in_l1 = row.flag("causal") and "seqaligned" in row.facts["kernel"]
-    most = 0.017 if spilled and not wide else 0.006 if found_in_l1 else 0.001
-    assert abs(off(row, "l2_read", counted.total("l2", "read"))) < most
+    tolerance = 0.017 if spilled and not wide else 0.006 if found_in_l1 else 0.001
+    assert abs(off(row, "l2_read", counted.total("l2", "read"))) < tolerance
     assert abs(off(row, "l2_write", counted.total("l2", "write"))) < 0.0045
-    found = counted.total("l2", "write", tensor="spill")
-    assert found == spilled if wide or not spilled else abs(found / spilled - 1) < 0.003
+    spilled_bytes = counted.total("l2", "write", tensor="spill")
+    assert (
+        spilled_bytes == spilled
+        if wide or not spilled
+        else abs(spilled_bytes / spilled - 1) < 0.003
+    )
 
 
 def test_bytes_of_a_call_by_hand() -> None:
     """2,048 x 2,048 tokens of one head, 64 columns of 2 bytes: 32 x 32 pairs of 64 x 64, a CTA a key block."""
     tensor, buffer = 2048 * 64 * 2, 2048 * 64 * 4
-    moved = {(r.launch, r.tensor, r.direction): r.bytes for r in count(chain_of(backward()))}
-    assert moved["bwd.main", "Q", "read"] == 2 * 32 * tensor  # for the scores and for dK
+    moved_bytes = {(r.launch, r.tensor, r.direction): r.bytes for r in count(chain_of(backward()))}
+    assert moved_bytes["bwd.main", "Q", "read"] == 2 * 32 * tensor  # for the scores and for dK
     assert (
-        moved["bwd.main", "dO", "read"] == (2 + 1) * 32 * tensor
+        moved_bytes["bwd.main", "dO", "read"] == (2 + 1) * 32 * tensor
     )  # for dP and dV; once by every CTA for D
-    assert moved["bwd.main", "O", "read"] == moved["bwd.main", "V", "read"] == 32 * tensor
     assert (
-        moved["bwd.main", "K", "read"] == (32 + 1) * tensor
+        moved_bytes["bwd.main", "O", "read"] == moved_bytes["bwd.main", "V", "read"] == 32 * tensor
+    )
+    assert (
+        moved_bytes["bwd.main", "K", "read"] == (32 + 1) * tensor
     )  # for dQ at every pair, for the scores once
-    assert moved["bwd.main", "dQ_acc", "read"] == 32 * buffer
-    assert moved["bwd.main", "dQ_acc", "write"] == 31 * buffer  # the last time it is dQ
-    assert moved["bwd.main", "D", "write"] == 32 * 2048 * 4
-    assert moved["bwd.fill", "dQ_acc", "write"] == buffer
-    assert moved["bwd.fill", "locks", "write"] == 32 * 16
+    assert moved_bytes["bwd.main", "dQ_acc", "read"] == 32 * buffer
+    assert moved_bytes["bwd.main", "dQ_acc", "write"] == 31 * buffer  # the last time it is dQ
+    assert moved_bytes["bwd.main", "D", "write"] == 32 * 2048 * 4
+    assert moved_bytes["bwd.fill", "dQ_acc", "write"] == buffer
+    assert moved_bytes["bwd.fill", "locks", "write"] == 32 * 16
 
 
 @pytest.mark.parametrize(
@@ -236,20 +243,24 @@ def test_how_many_ctas_share_a_head(values: dict[str, object], splits: int, oute
 @pytest.mark.parametrize(
     ("gpu", "dtype", "head_dim", "tile", "reads_k"),
     [
-        ("h100-sxm", "bf16", 80, "128x128", 33), ("a100-sxm-80gb", "fp16", 128, "128x128", 33),
-        ("l4", "bf16", 80, "128x64", 33), ("l4", "bf16", 128, "64x64", 64), ("l4", "fp32", 128, "64x64", 64),
-        ("h100-sxm", "fp32", 128, "128x64", 64), ("v100-sxm2", "fp16", 64, "64x64", 64),
+        ("h100-sxm", "bf16", 80, "128x128", 33),
+        ("a100-sxm-80gb", "fp16", 128, "128x128", 33),
+        ("l4", "bf16", 80, "128x64", 33),
+        ("l4", "bf16", 128, "64x64", 64),
+        ("l4", "fp32", 128, "64x64", 64),
+        ("h100-sxm", "fp32", 128, "128x64", 64),
+        ("v100-sxm2", "fp16", 64, "64x64", 64),
     ],
-)  # fmt: skip
+)
 def test_builds_by_gpu(gpu: str, dtype: str, head_dim: int, tile: str, reads_k: int) -> None:
     """The first build whose shared memory the GPU gives; K stays in shared memory where sums stay in registers."""
     problem = backward(dtype=dtype, head_dim=head_dim)
     kernel = resolve("cutlass", problem, load_profile(gpu))
     assert str(kernel.tile_backward) == tile
-    moved = count(chain_of(problem, gpu)).total("l2", "read", launch="bwd.main", tensor="K")
+    moved_bytes = count(chain_of(problem, gpu)).total("l2", "read", launch="bwd.main", tensor="K")
     blocks = 2048 // kernel.tile_backward.block_q
     wanted = blocks + 1 if reads_k % 2 else 2 * blocks
-    assert moved == wanted * 2048 * head_dim * problem.input_type.bytes
+    assert moved_bytes == wanted * 2048 * head_dim * problem.input_type.bytes
 
 
 def test_fp32_sums_rows_first() -> None:
@@ -277,13 +288,13 @@ def test_hbm_bytes_need_the_walk_that_goes_round() -> None:
     """In fp32 without a mask CTAs begin at query blocks of their own, so that all of a head's sums are in use at once:
     recorded reads are ten times those of CTAs that go through the queries together."""
     (row,) = (r for r in ROWS if r.call == 361)
-    found = predicted(row)
-    assert abs(off(row, "hbm_read", found.total("hbm", "read"))) < 0.15
-    launches = tuple(replace(x, walks_round=False) for x in found.call.chain.launches)
-    together = replace(found.call.chain, launches=launches)
-    played = Request(found.problem, found.kernel, H100, chain=together, method="replay").predict(
-        Replays()
-    )
+    prediction = predicted(row)
+    assert abs(off(row, "hbm_read", prediction.total("hbm", "read"))) < 0.15
+    launches = tuple(replace(x, walks_round=False) for x in prediction.call.chain.launches)
+    together = replace(prediction.call.chain, launches=launches)
+    played = Request(
+        prediction.problem, prediction.kernel, H100, chain=together, method="replay"
+    ).predict(Replays())
     assert off(row, "hbm_read", played.total("hbm", "read")) < -0.85
 
 
@@ -292,21 +303,23 @@ def test_hbm_bytes_and_times_are_as_far_off_as_the_docs_say() -> None:
     """By group, dK and dV in registers, through buffers, and in fp32: median errors of HBM reads and times."""
     errors: dict[str, list[tuple[float, float]]] = {"registers": [], "buffers": [], "fp32": []}
     for row in ROWS:
-        found = predicted(row)
+        prediction = predicted(row)
         wide = (row.number("head_dim") or 0) > 128
-        group = "fp32" if found.problem.dtype == "fp32" else "buffers" if wide else "registers"
+        group = "fp32" if prediction.problem.dtype == "fp32" else "buffers" if wide else "registers"
         pair = (
-            off(row, "hbm_read", found.total("hbm", "read")),
-            off(row, "time", found.time.total_s),
+            off(row, "hbm_read", prediction.total("hbm", "read")),
+            off(row, "time", prediction.time.total_s),
         )
         errors[group].append(pair)
     hbm, times = ({g: [pair[n] for pair in pairs] for g, pairs in errors.items()} for n in (0, 1))
     for group, reads, short, long in (
-        ("registers", 0.03, -0.04, 0.03), ("buffers", 0.72, -0.13, -0.1), ("fp32", 0.12, -0.01, 0.03)
-    ):  # fmt: skip
+        ("registers", 0.03, -0.04, 0.03),
+        ("buffers", 0.72, -0.13, -0.1),
+        ("fp32", 0.12, -0.01, 0.03),
+    ):
         assert median(map(abs, hbm[group])) < reads
         assert short < median(times[group]) < long
-    assert max(abs(x) for each in times.values() for x in each) < 0.19
+    assert max(abs(x) for errors in times.values() for x in errors) < 0.19
 
 
 def test_what_locks_move_is_the_librarys() -> None:

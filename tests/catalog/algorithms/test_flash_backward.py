@@ -57,18 +57,19 @@ def kernel(block_q: int, block_k: int, mask_block: int) -> Kernel:
 def test_readers_agree_and_the_output_is_the_gradient(data: st.DataObject) -> None:
     heads = data.draw(st.sampled_from([(1, 1), (4, 2), (3, 1)]))
     block_q, block_k = data.draw(st.sampled_from([(4, 8), (4, 4), (2, 8)]))
-    seq_q, seq_k = 8 * data.draw(st.integers(1, 3)), data.draw(st.integers(1, 20))
+    seq_q = 8 * data.draw(st.integers(1, 3))
+    seq_k = data.draw(st.integers(1, 20))
     words: dict[str, Any] = {"mask": data.draw(st.sampled_from(["none", "causal", "blocks"]))}
     if words["mask"] == "blocks":
-        kept = np.array(
+        kept_pairs = np.array(
             [
                 [data.draw(st.booleans()) for _ in range(-(-seq_k // 8))]
                 for _ in range(-(-seq_q // 8))
             ]
         )
-        kept[:, 0] = True
-        words["mask_blocks"] = BlockMask.of_pairs(seq_q, seq_k, 8, 8, *np.nonzero(kept))
-    asked = AttentionProblem(
+        kept_pairs[:, 0] = True
+        words["mask_blocks"] = BlockMask.of_pairs(seq_q, seq_k, 8, 8, *np.nonzero(kept_pairs))
+    attention = AttentionProblem(
         batch=data.draw(st.integers(1, 2)),
         heads=heads[0],
         kv_heads=heads[1],
@@ -78,7 +79,7 @@ def test_readers_agree_and_the_output_is_the_gradient(data: st.DataObject) -> No
         passes="bwd",
         **words,
     )
-    assert disagreements(asked, kernel(block_q, block_k, 8)) == []
+    assert disagreements(attention, kernel(block_q, block_k, 8)) == []
 
 
 @pytest.mark.parametrize(
@@ -99,45 +100,45 @@ def test_readers_agree_and_the_output_is_the_gradient(data: st.DataObject) -> No
     ],
 )
 def test_tiles_are_pytorchs(gpu: str, head_dim: int, tile: str, stages: int, warps: int) -> None:
-    made = resolve("flex", problem(head_dim=head_dim), load_profile(gpu)).tile_backward
-    assert (str(made), made.stages, made.warps) == (tile, stages, warps)
+    backward_tile = resolve("flex", problem(head_dim=head_dim), load_profile(gpu)).tile_backward
+    assert (str(backward_tile), backward_tile.stages, backward_tile.warps) == (tile, stages, warps)
 
 
 def test_fp32_takes_blocks_of_16() -> None:
-    made = resolve("flex", problem(dtype="fp32"), load_profile("h100")).tile_backward
-    assert (str(made), made.stages) == ("16x16", 1)
+    tile = resolve("flex", problem(dtype="fp32"), load_profile("h100")).tile_backward
+    assert (str(tile), tile.stages) == ("16x16", 1)
 
 
 def test_bytes_of_both_kinds_of_ctas() -> None:
-    asked = problem(kv_heads=2)
-    found = count(plan(asked, resolve("flex", asked, load_profile("h100"))))
+    case = problem(kv_heads=2)
+    counts = count(plan(case, resolve("flex", case, load_profile("h100"))))
     head = 1024 * 128 * 2  # bytes of a head's Q, K, V, O or a gradient
     for name, heads in (
         ("K", 2),
         ("V", 2),
     ):  # once for each block of 128 keys, and for each of 8 blocks of 128 queries
-        assert found.total("l2", "read", launch="bwd.main", tensor=name) == heads * head
-        assert found.total("l2", "read", launch="bwd.dq", tensor=name) == 4 * 8 * head
+        assert counts.total("l2", "read", launch="bwd.main", tensor=name) == heads * head
+        assert counts.total("l2", "read", launch="bwd.dq", tensor=name) == 4 * 8 * head
     for name in ("Q", "dO"):
-        assert found.total("l2", "read", launch="bwd.main", tensor=name) == 4 * 8 * head
-        assert found.total("l2", "read", launch="bwd.dq", tensor=name) == 4 * head
-    assert found.total("l2", "write", tensor="dQ") == 4 * head
+        assert counts.total("l2", "read", launch="bwd.main", tensor=name) == 4 * 8 * head
+        assert counts.total("l2", "read", launch="bwd.dq", tensor=name) == 4 * head
+    assert counts.total("l2", "write", tensor="dQ") == 4 * head
     assert (
-        found.total("l2", "write", tensor="dK") == 2 * head
+        counts.total("l2", "write", tensor="dK") == 2 * head
     )  # summed over a group's heads on chip
-    assert found.total("l2", "write", tensor="D") == 4 * 1024 * 4
+    assert counts.total("l2", "write", tensor="D") == 4 * 1024 * 4
 
 
 def test_one_grid_has_a_heads_keys_and_then_its_queries() -> None:
-    asked = problem(batch=2, kv_heads=2)
-    chain = plan(asked, resolve("flex", asked, load_profile("h100")))
+    case = problem(batch=2, kv_heads=2)
+    chain = plan(case, resolve("flex", case, load_profile("h100")))
     low = lower(chain, spill_slots=1)
     dot, grid, none = low.launches
     assert none.tiles == 0
     assert grid.tiles == 2 * 2 * (8 + 2 * 8)
     owns_keys = next(t for t in grid.epilogue if t.tensor == "dK").base != NONE
-    one = [True] * 8 + [False] * 16
-    assert owns_keys.tolist() == one * 4
+    owners = [True] * 8 + [False] * 16
+    assert owns_keys.tolist() == owners * 4
     queries = grid.head[~owns_keys]
     assert (
         queries[:16].tolist() == [0] * 8 + [1] * 8
@@ -148,17 +149,17 @@ def test_one_grid_has_a_heads_keys_and_then_its_queries() -> None:
 
 def test_queries_ctas_find_in_the_l2_what_those_of_keys_loaded() -> None:
     """Apart, launches would read Q, K, V and dO twice; bytes of dQ stand under the CTAs that store it."""
-    asked = problem(heads=16, seq_q=8192)
-    made = predict(asked, "flex", "h100")
+    case = problem(heads=16, seq_q=8192)
+    prediction = predict(case, "flex", "h100")
     inputs = 16 * 8192 * 128 * 2
     for name in ("Q", "K", "V", "dO"):
-        read = made.traffic.total("hbm", "read", tensor=name) - inputs * (
+        read = prediction.traffic.total("hbm", "read", tensor=name) - inputs * (
             name == "dO"
         )  # the row sums read it, too
         assert inputs <= read < 1.4 * inputs
-    assert made.traffic.total("hbm", "write", launch="bwd.dq", tensor="dQ") > 0
-    assert made.traffic.total("hbm", "read", launch="bwd.dq") == 0
-    times = {t.name: t for t in made.time.launches}
+    assert prediction.traffic.total("hbm", "write", launch="bwd.dq", tensor="dQ") > 0
+    assert prediction.traffic.total("hbm", "read", launch="bwd.dq") == 0
+    times = {t.name: t for t in prediction.time.launches}
     assert times["bwd.dq"].parts["start"] == 0 < times["bwd.main"].parts["start"]
 
 
@@ -173,47 +174,49 @@ def test_the_grid_is_played_whole_where_others_are_played_in_part(
         budgets[low.name] = budget
 
     monkeypatch.setattr(replay, "sampling_plan", sampling_plan)
-    asked, gpu = problem(), load_profile("h100")
-    call = Call.of(asked, resolve("flex", asked, gpu), gpu)
+    case, gpu = problem(), load_profile("h100")
+    call = Call.of(case, resolve("flex", case, gpu), gpu)
     part = call.replay(Play(part=True, accesses=1))
     assert budgets == {"bwd.dot": 1, "bwd.dq": 1}
-    assert [one.coarse for one in part.launches] == [None] * 3
+    assert [launch.coarse for launch in part.launches] == [None] * 3
     call.replay(Play(part=True, accesses=1, drift="least"))
     assert budgets == {"bwd.dot": 1, "bwd.main": None, "bwd.dq": 1}
 
 
 def test_a_causal_mask_is_blocks_of_128_which_smaller_tiles_walk_whole() -> None:
-    asked = problem(mask="causal", kv_heads=2)
-    found = count(plan(asked, resolve("flex", asked, load_profile("a100"))))  # tiles of 64x64
+    case = problem(mask="causal", kv_heads=2)
+    counts = count(plan(case, resolve("flex", case, load_profile("a100"))))  # tiles of 64x64
     rows = (
         4 * (8 * 9 // 2) * 2 * 128
     )  # of Q, for each block of 64 keys; of K, for each of 64 queries
     for launch, tensor in (("bwd.main", "Q"), ("bwd.dq", "K")):
-        assert found.total("l2", "read", launch=launch, tensor=tensor) == rows * 128 * 2
+        assert counts.total("l2", "read", launch=launch, tensor=tensor) == rows * 128 * 2
 
 
 def test_counted_bytes_are_predicted() -> None:
     """h100_flex_backward.csv, six lists at head_dim 128 and one at 64. What registers spill was taken from the writes
     of these rows; HBM bytes are the replay's. One list of 65,536 tokens, a butterfly, reads less than the replay."""
-    found = compare(read(measurements("h100_flex_backward.csv")), load_profile("h100"))
-    assert not found.skipped
+    comparison = compare(read(measurements("h100_flex_backward.csv")), load_profile("h100"))
+    assert not comparison.skipped
     near = {"l2_write": 1e-6, "l2_read": 4e-3, "hbm_write": 0.08, "hbm_read": 0.09}
-    errors = {q: sorted(r.error or 0 for r in found.residuals if r.quantity == q) for q in near}
-    assert {len(each) for each in errors.values()} == {7}
+    errors = {
+        q: sorted(r.error or 0 for r in comparison.residuals if r.quantity == q) for q in near
+    }
+    assert {len(group) for group in errors.values()} == {7}
     for quantity, within in near.items():
         assert errors[quantity][-2] < within, quantity
     assert errors["hbm_read"][-1] < 0.12
     assert errors["l2_write"][-1] < 1e-6
-    assert {r.regime for r in found.residuals if r.problem.head_dim == 128} == {"spill"}
+    assert {r.regime for r in comparison.residuals if r.problem.head_dim == 128} == {"spill"}
 
 
 def test_spills_are_of_the_wide_build_alone() -> None:
     for head_dim, blocks, spilled in ((128, 8, 26 + 16 * 4), (64, 8, 0)):
-        asked = problem(head_dim=head_dim)
-        found = count(plan(asked, resolve("flex", asked, load_profile("h100"))))
+        case = problem(head_dim=head_dim)
+        counts = count(plan(case, resolve("flex", case, load_profile("h100"))))
         # a CTA's 256 threads store once a tile and at each of 16 steps, 8 tiles of keys and 8 of queries in 4 heads
         for launch in ("bwd.main", "bwd.dq"):
             assert (
-                found.total("l2", "write", launch=launch, tensor="spill")
+                counts.total("l2", "write", launch=launch, tensor="spill")
                 == 4 * blocks * 256 * spilled
             )

@@ -34,13 +34,13 @@ def problem(**values: Any) -> AttentionProblem:
     )
 
 
-def chain(gpu: str, asked: AttentionProblem) -> Chain:
-    return plan(asked, resolve("sage", asked, load_profile(gpu)))
+def chain(gpu: str, case: AttentionProblem) -> Chain:
+    return plan(case, resolve("sage", case, load_profile(gpu)))
 
 
-def moved(gpu: str, asked: AttentionProblem) -> dict[str, tuple[int, int]]:
+def moved(gpu: str, case: AttentionProblem) -> dict[str, tuple[int, int]]:
     """Bytes that each launch reads and writes, scales and means left out."""
-    planned = chain(gpu, asked)
+    planned = chain(gpu, case)
     rows = [r for r in count(planned) if not r.tensor.endswith(("_scale", "_mean"))]
     return {
         launch.name: tuple(
@@ -55,7 +55,7 @@ def moved(gpu: str, asked: AttentionProblem) -> dict[str, tuple[int, int]]:
 @given(st.data())
 def test_readers_agree_and_the_output_is_attention(data: st.DataObject) -> None:
     heads = data.draw(st.sampled_from([(1, 1), (4, 2)]))
-    asked = AttentionProblem(
+    attention = AttentionProblem(
         heads=heads[0],
         kv_heads=heads[1],
         seq_q=data.draw(st.integers(1, 30)),
@@ -71,7 +71,7 @@ def test_readers_agree_and_the_output_is_attention(data: st.DataObject) -> None:
         scale_rows=data.draw(st.sampled_from([(), (2, 3)])),
         smooth_k=data.draw(st.sampled_from(Smooth)),
     )
-    assert disagreements(asked, Kernel("sage", "flash_fp8", Tile(8, 6), options=options)) == []
+    assert disagreements(attention, Kernel("sage", "flash_fp8", Tile(8, 6), options=options)) == []
 
 
 def test_passes_on_an_a100_leave_v_in_16_bits() -> None:
@@ -89,11 +89,17 @@ def test_passes_on_an_a100_leave_v_in_16_bits() -> None:
 def test_passes_where_v_becomes_fp8_transpose_it_first_and_read_its_columns_twice() -> None:
     two = TENSOR * 2
     for gpu, blocks in (("l40s", 8), ("h100", 16)):  # of 128 and of 64 query rows
-        found = moved(gpu, problem())
-        assert list(found)[2:] == ["quantise_Q", "quantise_K", "transpose_V", "quantise_V", "main"]
-        assert found["transpose_V"] == (two, two)
-        assert found["quantise_V"] == (2 * two, TENSOR)
-        assert found["main"] == (TENSOR + blocks * 2 * TENSOR, two)
+        moved_bytes = moved(gpu, problem())
+        assert list(moved_bytes)[2:] == [
+            "quantise_Q",
+            "quantise_K",
+            "transpose_V",
+            "quantise_V",
+            "main",
+        ]
+        assert moved_bytes["transpose_V"] == (two, two)
+        assert moved_bytes["quantise_V"] == (2 * two, TENSOR)
+        assert moved_bytes["main"] == (TENSOR + blocks * 2 * TENSOR, two)
     assert "smooth_K" not in moved(
         "rtx-5090", problem()
     )  # its quantisation of K subtracts the mean
@@ -107,16 +113,16 @@ def test_a_scale_belongs_to_the_rows_of_a_thread_a_warp_or_a_block(
     gpu: str, q: int, k: int
 ) -> None:
     """Of a head: programs that quantise, a scale each, a sector each; the main launch reads those of its tile."""
-    found = count(chain(gpu, problem()))
-    assert found.total("l2", "write", launch="quantise_Q", tensor="Q_scale") == 2 * q * 32
-    assert found.total("l2", "write", launch="quantise_K", tensor="K_scale") == 2 * k * 32
+    counts = count(chain(gpu, problem()))
+    assert counts.total("l2", "write", launch="quantise_Q", tensor="Q_scale") == 2 * q * 32
+    assert counts.total("l2", "write", launch="quantise_K", tensor="K_scale") == 2 * k * 32
     rows = 64 if gpu == "h100" else 128
     tiles = 1024 // rows
     read = max(32, q // tiles * 4)
-    assert found.total("l2", "read", launch="main", tensor="Q_scale") == 2 * tiles * read
+    assert counts.total("l2", "read", launch="main", tensor="Q_scale") == 2 * tiles * read
     if gpu in ("h100", "rtx-5090"):
         assert (
-            found.total("l2", "read", launch="main", tensor="V_scale") == 2 * tiles * 128 * 4
+            counts.total("l2", "read", launch="main", tensor="V_scale") == 2 * tiles * 128 * 4
         )  # a column each
 
 
@@ -129,19 +135,19 @@ def test_products_of_two_types_take_the_mean_of_their_times() -> None:
 
 def test_power_limits_products_by_their_own_type() -> None:
     """An RTX 4090's int8 products run four times as fast as its fp16 ones, whose rate says nothing of their clock."""
-    asked = problem(heads=32, seq_q=8192)
-    main = predict(asked, "sage", "rtx-4090", method="bounds").time.launches[-1]
+    case = problem(heads=32, seq_q=8192)
+    main = predict(case, "sage", "rtx-4090", method="bounds").time.launches[-1]
     fp16 = load_profile("rtx-4090").tensor_flops("fp16")
-    assert asked.matmul_flops() / main.total_s > 2 * fp16
+    assert case.matmul_flops() / main.total_s > 2 * fp16
 
 
 def test_passes_cost_most_of_what_they_save_at_short_lengths() -> None:
     for gpu in ("a100", "h100"):
         ratio = {}
         for tokens in (512, 16384):
-            asked = problem(heads=32, seq_q=tokens)
+            case = problem(heads=32, seq_q=tokens)
             fa2, sage = (
-                predict(asked, k, gpu, method="bounds").time.total_s for k in ("fa2", "sage")
+                predict(case, k, gpu, method="bounds").time.total_s for k in ("fa2", "sage")
             )
             ratio[tokens] = fa2 / sage
         assert ratio[512] < 1 < ratio[16384]
@@ -164,6 +170,12 @@ def test_what_it_does_not_run_is_refused(gpu: str, changes: dict[str, Any], word
 @pytest.mark.slow
 def test_published_speeds_of_the_main_launch() -> None:
     """Nothing is fitted on them: 4 to 12 % fast, but for the one that its own mask contradicts."""
-    rows = [r for one in sections() if one.letter == "D" for r in one.rows() if "Sage" in r.claim]
+    rows = [
+        r
+        for section in sections()
+        if section.letter == "D"
+        for r in section.rows()
+        if "Sage" in r.claim
+    ]
     assert len(rows) == 12
     assert all(1.03 < r.ratio < 1.12 for r in rows if not r.note)

@@ -42,7 +42,8 @@ def kernel(tile: tuple[int, int] = (2, 4), **changes: Any) -> Kernel:
 
 def arrays_of(problem: AttentionProblem, seed: int = 0) -> Arrays:
     """Inputs of a call, and "K_plain": the cache before it was packed."""
-    p, rng = problem, np.random.default_rng(seed + 100)
+    p = problem
+    rng = np.random.default_rng(seed + 100)
     arrays: Arrays = random_arrays(p, seed)
 
     def draw(kind: str, *shape: int) -> np.ndarray[Any, Any]:
@@ -59,7 +60,8 @@ def arrays_of(problem: AttentionProblem, seed: int = 0) -> Arrays:
         arrays["K"] = np.concatenate((arrays["K_plain"], blank), axis=-1)
     elif p.cache_dtype is not None:
         arrays["K_plain"] = round_to(arrays["K"], "fp8")
-        v, rest = arrays["K_plain"][..., : p.head_dim_v], arrays["K_plain"][..., p.head_dim_v :]
+        v = arrays["K_plain"][..., : p.head_dim_v]
+        rest = arrays["K_plain"][..., p.head_dim_v :]
         blank = np.zeros((*v.shape[:-1], p.latent_row_bytes - p.head_dim - rest.shape[-1]))
         arrays["K"] = np.concatenate((v, blank, rest, np.zeros_like(rest)), axis=-1)
     heads = p.index_heads or 1
@@ -74,12 +76,13 @@ def best_keys(p: AttentionProblem, arrays: Arrays) -> np.ndarray[Any, Any]:
     """[batch, queries, entries]: the keys of the largest scores that a query sees, -1 where there are fewer."""
     if p.compress_ratio is not None:
         return compressed_lists(p, arrays)
-    kept, lists = dense_mask(p), np.full((p.batch, p.seq_q, p.top_k or 0), -1)
+    kept_pairs = dense_mask(p)
+    lists = np.full((p.batch, p.seq_q, p.top_k or 0), -1)
     for b, i in np.ndindex(p.batch, p.seq_q):
         q = arrays["index_Q"][b, 0, i].reshape(p.index_heads or 1, -1)
         scores = np.maximum(arrays["index_K"][b, 0] @ q.T, 0) @ arrays["index_weights"][b, 0, i]
         scores = round_to(scores * arrays["index_scale"][b, 0, :, 0], "fp32")
-        seen = np.flatnonzero(kept[i])
+        seen = np.flatnonzero(kept_pairs[i])
         best = seen[np.argsort(-scores[seen], kind="stable")[: p.top_k]]
         lists[b, i, : best.size] = np.sort(best)
     return lists
@@ -87,9 +90,11 @@ def best_keys(p: AttentionProblem, arrays: Arrays) -> np.ndarray[Any, Any]:
 
 def compressed_lists(p: AttentionProblem, arrays: Arrays) -> np.ndarray[Any, Any]:
     """The rows of each query's window, and of the compressed keys whose tokens have all been: the best, or all."""
-    ratio, offset = p.compress_ratio or 0, p.seq_k - p.seq_q
+    ratio = p.compress_ratio or 0
+    offset = p.seq_k - p.seq_q
     keys = p.seq_k // ratio if ratio else 0
-    window, picks = min(p.seq_k, p.window + 1), keys if p.top_k is None else min(keys, p.top_k)
+    window = min(p.seq_k, p.window + 1)
+    picks = keys if p.top_k is None else min(keys, p.top_k)
     first = max(0, offset - window + 1)
     lists = np.full((p.batch, p.seq_q, window + picks), -1)
     for b, i in np.ndindex(p.batch, p.seq_q):
@@ -121,86 +126,126 @@ def attended(
 
 
 def disagreement(
-    problem: AttentionProblem, made: Kernel, seed: int = 0, chain: Any = None
+    problem: AttentionProblem, chosen: Kernel, seed: int = 0, chain: Any = None
 ) -> list[str]:
-    chain = plan(problem, made) if chain is None else chain
+    chain = plan(problem, chosen) if chain is None else chain
     arrays = arrays_of(problem, seed)
     lists = best_keys(problem, arrays)
     given_lists = {} if problem.index_heads else {"indices": lists[:, None].astype(float)}
     try:
         done = execute(
             problem,
-            made,
+            chosen,
             {n: a for n, a in arrays.items() if n != "K_plain"} | given_lists,
             chain=chain,
         )
     except ExecutionError as error:
         return [str(error)]
-    found = bytes_apart(chain, done.traffic)
+    faults = bytes_apart(chain, done.traffic)
     worst = np.abs(done.outputs["O"] - attended(problem, arrays, lists)).max()
-    return found if worst <= TOLERANCE[problem.dtype] * 4 else [*found, f"O is off by {worst}"]
+    return faults if worst <= TOLERANCE[problem.dtype] * 4 else [*faults, f"O is off by {worst}"]
 
 
 @st.composite
 def sparse_cases(draw: st.DrawFn, indexed: bool) -> tuple[AttentionProblem, Kernel]:
     """Fewer keys than picks and more, one query and many, clusters, splits, pages, both caches, ragged everything."""
-    block_q, cluster = draw(st.sampled_from((1, 2, 3))), draw(st.sampled_from((1, 2)))
+    block_q = draw(st.sampled_from((1, 2, 3)))
+    cluster = draw(st.sampled_from((1, 2)))
     seq_q = draw(st.integers(1, 9))
     seq_k = draw(st.integers(seq_q, 60))
-    top_k, block_k = draw(st.sampled_from((1, 4, 7, 16))), draw(st.sampled_from((2, 4, 5)))
+    top_k = draw(st.sampled_from((1, 4, 7, 16)))
+    block_k = draw(st.sampled_from((2, 4, 5)))
     head_dim = draw(st.sampled_from((4, 9, 18)))
     problem = AttentionProblem(
-        batch=draw(st.integers(1, 2)), heads=block_q * cluster * draw(st.integers(1, 2)), kv_heads=1, seq_q=seq_q,
-        seq_k=seq_k, head_dim=head_dim, head_dim_v=draw(st.integers(1, head_dim)), latent_kv=True, top_k=top_k,
-        mask=draw(st.sampled_from(("none", "causal"))), index_heads=draw(st.sampled_from((1, 2, 4))),
-        index_dim=draw(st.sampled_from((4, 8))), page_size=draw(st.sampled_from((None, 4, 6))),
-        cache_dtype=draw(st.sampled_from((None, "fp8"))), dtype=draw(st.sampled_from(("fp16", "bf16"))),
-    )  # fmt: skip
+        batch=draw(st.integers(1, 2)),
+        heads=block_q * cluster * draw(st.integers(1, 2)),
+        kv_heads=1,
+        seq_q=seq_q,
+        seq_k=seq_k,
+        head_dim=head_dim,
+        head_dim_v=draw(st.integers(1, head_dim)),
+        latent_kv=True,
+        top_k=top_k,
+        mask=draw(st.sampled_from(("none", "causal"))),
+        index_heads=draw(st.sampled_from((1, 2, 4))),
+        index_dim=draw(st.sampled_from((4, 8))),
+        page_size=draw(st.sampled_from((None, 4, 6))),
+        cache_dtype=draw(st.sampled_from((None, "fp8"))),
+        dtype=draw(st.sampled_from(("fp16", "bf16"))),
+    )
     if not indexed:
         problem = problem.with_(index_heads=None)
     return problem, kernel(
-        (block_q, block_k), schedule=Schedule(cluster=cluster), writes_lse=draw(st.booleans()),
+        (block_q, block_k),
+        schedule=Schedule(cluster=cluster),
+        writes_lse=draw(st.booleans()),
         splits=draw(st.integers(1, min(3, -(-top_k // block_k)))),
-    )  # fmt: skip
+    )
 
 
 @st.composite
 def compressed_cases(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
     """DeepSeek-V4's: windows and ratios of all kinds, with an indexer over the compressed keys or all of them."""
-    problem, made = draw(sparse_cases(indexed=draw(st.booleans())))
-    head_dim, ratio = draw(st.sampled_from((8, 16, 24))), draw(st.sampled_from((0, 1, 2, 4, 7)))
-    problem = problem.with_(head_dim=head_dim, head_dim_v=head_dim, mask="window", window=draw(st.integers(0, 9)),
-                            compress_ratio=ratio)  # fmt: skip
+    problem, chosen = draw(sparse_cases(indexed=draw(st.booleans())))
+    head_dim = draw(st.sampled_from((8, 16, 24)))
+    ratio = draw(st.sampled_from((0, 1, 2, 4, 7)))
+    problem = problem.with_(
+        head_dim=head_dim,
+        head_dim_v=head_dim,
+        mask="window",
+        window=draw(st.integers(0, 9)),
+        compress_ratio=ratio,
+    )
     if problem.index_heads is None:
         problem = problem.with_(top_k=draw(st.sampled_from((None, problem.top_k))))
-    blocks = -(-problem.attended_keys // made.tile.block_k)
-    return problem, replace(made, splits=min(made.splits, blocks))
+    blocks = -(-problem.attended_keys // chosen.tile.block_k)
+    return problem, replace(chosen, splits=min(chosen.splits, blocks))
 
 
 @settings(max_examples=examples(120), deadline=None, suppress_health_check=QUIET)
 @given(data=st.data())
 def test_readers_agree_and_compute_compressed_attention(data: st.DataObject) -> None:
-    problem, made = data.draw(compressed_cases())
-    assert disagreement(problem, made, seed=data.draw(st.integers(0, 3))) == []
+    problem, chosen = data.draw(compressed_cases())
+    assert disagreement(problem, chosen, seed=data.draw(st.integers(0, 3))) == []
 
 
 @pytest.mark.parametrize("indexed", [True, False])
 @settings(max_examples=examples(120), deadline=None, suppress_health_check=QUIET)
 @given(data=st.data())
 def test_readers_agree_and_compute_sparse_attention(indexed: bool, data: st.DataObject) -> None:
-    problem, made = data.draw(sparse_cases(indexed))
-    assert disagreement(problem, made, seed=data.draw(st.integers(0, 3))) == []
+    problem, chosen = data.draw(sparse_cases(indexed))
+    assert disagreement(problem, chosen, seed=data.draw(st.integers(0, 3))) == []
 
 
 V32 = AttentionProblem(
-    batch=1, heads=128, kv_heads=1, seq_q=1, seq_k=131072, head_dim=576, head_dim_v=512, dtype="bf16", mask="causal",
-    latent_kv=True, top_k=2048, index_heads=64,
-)  # fmt: skip
+    batch=1,
+    heads=128,
+    kv_heads=1,
+    seq_q=1,
+    seq_k=131072,
+    head_dim=576,
+    head_dim_v=512,
+    dtype="bf16",
+    mask="causal",
+    latent_kv=True,
+    top_k=2048,
+    index_heads=64,
+)
 """A step of DeepSeek-V3.2 at 131,072 tokens of context."""
 CASE = AttentionProblem(
-    batch=2, heads=4, kv_heads=1, seq_q=3, seq_k=40, head_dim=18, head_dim_v=16, mask="causal", latent_kv=True,
-    top_k=16, index_heads=2, index_dim=8,
-)  # fmt: skip
+    batch=2,
+    heads=4,
+    kv_heads=1,
+    seq_q=3,
+    seq_k=40,
+    head_dim=18,
+    head_dim_v=16,
+    mask="causal",
+    latent_kv=True,
+    top_k=16,
+    index_heads=2,
+    index_dim=8,
+)
 
 
 def test_bytes_of_a_step() -> None:
@@ -216,9 +261,9 @@ def test_bytes_of_a_step() -> None:
     assert l2["indices", "write"] == 2048 * 4
     assert l2["K", "read"] == 2 * 2048 * 576 * 2  # two CTAs of 64 heads, each with all picked rows
     small = V32.with_(cache_dtype="fp8", page_size=64)
-    made = resolve("dsa", small, load_profile("h200"))
-    assert (small.latent_row_bytes, made.schedule.cluster) == (512 + 4 * 4 + 64 * 2, 2)
-    l2 = count(plan(small, made)).tensors("l2")
+    chosen = resolve("dsa", small, load_profile("h200"))
+    assert (small.latent_row_bytes, chosen.schedule.cluster) == (512 + 4 * 4 + 64 * 2, 2)
+    l2 = count(plan(small, chosen)).tensors("l2")
     # one fetch for both CTAs of a cluster; rows of 20.5 sectors, none of which two rows share
     assert l2["K", "read"] == 2048 * 21 * 32
     assert l2["logits", "write"] == 131072 * 4
@@ -226,20 +271,31 @@ def test_bytes_of_a_step() -> None:
 
 
 V4 = AttentionProblem(
-    heads=64, seq_q=1, seq_k=131072, head_dim=512, dtype="bf16", latent_kv=True, mask="window", window=127,
-    compress_ratio=4, top_k=512, index_heads=64, page_size=64, cache_dtype="fp8",
-)  # fmt: skip
+    heads=64,
+    seq_q=1,
+    seq_k=131072,
+    head_dim=512,
+    dtype="bf16",
+    latent_kv=True,
+    mask="window",
+    window=127,
+    compress_ratio=4,
+    top_k=512,
+    index_heads=64,
+    page_size=64,
+    cache_dtype="fp8",
+)
 """A step of DeepSeek-V4-Flash at 131,072 tokens of context, in a layer with an indexer."""
 
 
 def test_bytes_of_a_step_over_compressed_keys() -> None:
-    made = resolve("dsv4", V4, load_profile("h200"))
-    l2 = count(plan(V4, made)).tensors("l2")
+    chosen = resolve("dsv4", V4, load_profile("h200"))
+    l2 = count(plan(V4, chosen)).tensors("l2")
     assert l2["index_K", "read"] == 32768 * 128
     assert l2["logits", "write"] == 32768 * 4
     assert l2["K", "read"] == (128 + 512) * (576 + 32)  # a row's scales are a sector of their own
     assert l2["indices", "write"] == (128 + 512) * 4
-    assert made.splits == 2
+    assert chosen.splits == 2
     for ratio, keys in ((128, 1024), (0, 0)):
         other = V4.with_(compress_ratio=ratio, top_k=None, index_heads=None)
         chain = plan(other, resolve("dsv4", other, load_profile("h200")))
@@ -266,11 +322,11 @@ def test_a_key_of_deepseek_v4_1_is_528_bytes() -> None:
 @pytest.mark.parametrize("method", ["replay", "capacity"])
 def test_neighbouring_windows_are_read_once(method: Any) -> None:
     problem = V4.with_(seq_q=64, seq_k=65536, compress_ratio=128, top_k=None, index_heads=None)
-    made = predict(problem, "dsv4", "h200", method=method)
-    read = made.traffic.total("hbm", "read", tensor="K")
+    prediction = predict(problem, "dsv4", "h200", method=method)
+    read = prediction.traffic.total("hbm", "read", tensor="K")
     rows = 65536 // 128 + 64 + 127
     assert rows * 584 <= read < 2.4 * rows * 608
-    assert made.hbm_bounds.compulsory_read <= made.traffic.total("hbm", "read") * 1.01
+    assert prediction.hbm_bounds.compulsory_read <= prediction.traffic.total("hbm", "read") * 1.01
 
 
 def test_a_window_s_list_names_the_tokens_before_its_query() -> None:
@@ -294,9 +350,9 @@ def test_the_sparse_kernels_of_hopper_and_of_blackwell(name: str, changes: dict[
         ("b200", None, 2, "64x128", 1),
     ):
         problem = V32.with_(cache_dtype=cache, page_size=64, **changes)
-        made = resolve(name, problem, load_profile(gpu))
-        assert (made.schedule.cluster, str(made.tile)) == (ctas, tile)
-        assert count(plan(problem, made)).total("l2", "read", tensor="K") == fetches * rows[cache]
+        chosen = resolve(name, problem, load_profile(gpu))
+        assert (chosen.schedule.cluster, str(chosen.tile)) == (ctas, tile)
+        assert count(plan(problem, chosen)).total("l2", "read", tensor="K") == fetches * rows[cache]
     dense = V32.with_(top_k=None, index_heads=None, page_size=64)
     with pytest.raises(InputError, match="dense decoding is built for cc"):
         resolve("flashmla", dense, load_profile("b200"))
@@ -322,7 +378,8 @@ def test_no_more_keys_than_picks_are_all_listed() -> None:
 
 def test_a_list_names_each_key_once() -> None:
     mask = attention_mask(CASE.with_(seq_q=40))
-    tokens, entries = np.arange(40)[:, None], np.arange(16)[None, :]
+    tokens = np.arange(40)[:, None]
+    entries = np.arange(16)[None, :]
     picks = mask.picks(tokens, entries, 16)
     for token, row in enumerate(picks.tolist()):
         keys = row[: min(16, token + 1)]
@@ -338,15 +395,15 @@ def attention_mask(problem: AttentionProblem) -> PickedMask:
 @pytest.mark.parametrize("method", ["replay", "capacity"])
 def test_hbm_reads_lie_between_the_bounds(method: Any, cache_dtype: Any) -> None:
     problem = V32.with_(batch=2, seq_q=2, seq_k=20_000, cache_dtype=cache_dtype, page_size=64)
-    made = predict(problem, "dsa", "h200", method=method)
-    read = made.traffic.total("hbm", "read", tensor="K")
+    prediction = predict(problem, "dsa", "h200", method=method)
+    read = prediction.traffic.total("hbm", "read", tensor="K")
     rows = problem.batch * 2048 * problem.latent_row_bytes
     # each query picks its own: more than one list's rows, no more than both lists' and what two partitions keep
     assert rows < read < 2.2 * rows
-    assert made.traffic.total("hbm", "read", tensor="index_K") == pytest.approx(
+    assert prediction.traffic.total("hbm", "read", tensor="index_K") == pytest.approx(
         2 * 20_000 * 128, rel=0.02
     )
-    assert made.hbm_bounds.compulsory_read <= made.traffic.total("hbm", "read") * 1.01
+    assert prediction.hbm_bounds.compulsory_read <= prediction.traffic.total("hbm", "read") * 1.01
 
 
 def test_the_capacity_rule_reads_a_cache_that_fits_once() -> None:
@@ -358,11 +415,11 @@ def test_the_capacity_rule_reads_a_cache_that_fits_once() -> None:
 
 
 def test_formulas_hold_over_arrays() -> None:
-    made = kernel((4, 4))
+    chosen = kernel((4, 4))
     heads = np.array([4, 8, 16])
-    read, write, holds = on_arrays(CASE, made, heads=heads, seq_k=np.array([40, 90, 201]))
+    read, write, holds = on_arrays(CASE, chosen, heads=heads, seq_k=np.array([40, 90, 201]))
     for n, (h, keys) in enumerate(zip(heads.tolist(), (40, 90, 201), strict=True)):
-        traffic = count(plan(CASE.with_(heads=h, seq_k=keys), made))
+        traffic = count(plan(CASE.with_(heads=h, seq_k=keys), chosen))
         if holds[n]:
             assert (read[n], write[n]) == (
                 traffic.total("l2", "read"),
@@ -373,19 +430,23 @@ def test_formulas_hold_over_arrays() -> None:
 
 @pytest.mark.parametrize(
     ("launch", "tensor", "says"),
-    [("main", "indices", "indices"), ("logits", "index_scale", "index_scale"), ("top_k", "logits", "logits"),
-     ("main", "K", "K")],
-)  # fmt: skip
+    [
+        ("main", "indices", "indices"),
+        ("logits", "index_scale", "index_scale"),
+        ("top_k", "logits", "logits"),
+        ("main", "K", "K"),
+    ],
+)
 def test_a_launch_without_one_of_its_loads_computes_nothing(
     launch: str, tensor: str, says: str
 ) -> None:
-    made = kernel((4, 4))
-    chain = plan(CASE, made)
-    one = next(x for x in chain.launches if x.name == launch)
-    fewer = tuple(a for a in one.accesses if a.tensor != tensor or a.mode is not Mode.LOAD)
+    chosen = kernel((4, 4))
+    chain = plan(CASE, chosen)
+    target = next(x for x in chain.launches if x.name == launch)
+    fewer = tuple(a for a in target.accesses if a.tensor != tensor or a.mode is not Mode.LOAD)
     assert any(
         says in text
-        for text in disagreement(CASE, made, chain=altered(chain, launch, accesses=fewer))
+        for text in disagreement(CASE, chosen, chain=altered(chain, launch, accesses=fewer))
     )
 
 
@@ -452,9 +513,9 @@ def test_heads_that_fill_part_of_a_tile_take_its_time() -> None:
     )
     times, reads = [], []
     for problem in (few, many):
-        made = predict(problem, "dsa", h200, method="capacity")
-        times.append(made.time.launches[-1].total_s)
-        reads.append(made.traffic.total("l2", "read", tensor="Q"))
+        prediction = predict(problem, "dsa", h200, method="capacity")
+        times.append(prediction.time.launches[-1].total_s)
+        reads.append(prediction.traffic.total("l2", "read", tensor="Q"))
     assert times[0] == pytest.approx(times[1], rel=0.1)
     assert 4 * reads[0] == reads[1]
 
@@ -467,17 +528,17 @@ def test_a_list_of_more_entries_than_keys() -> None:
 
 def test_the_top_k_walks_twice_over_more_logits_than_the_l2_holds() -> None:
     """264 rows of 131,072 logits, those of as many CTAs at once: 138 MB."""
-    made = predict(V32.with_(seq_q=264), "dsa", "h200", method="replay")
+    prediction = predict(V32.with_(seq_q=264), "dsa", "h200", method="replay")
     logits = 4 * sum(range(131_072 - 263, 131_073))
-    moved = {
+    traffic = {
         (row.launch, row.direction): row.bytes
-        for row in made.traffic
+        for row in prediction.traffic
         if row.level == "hbm" and row.tensor == "logits"
     }
-    assert 1.3 * logits < moved["top_k", "read"] <= 2 * logits
-    assert made.replay is not None
-    played = {launch.name: launch.end_s - launch.begin_s for launch in made.replay.launches}
-    for launch in made.time.launches[:2]:
+    assert 1.3 * logits < traffic["top_k", "read"] <= 2 * logits
+    assert prediction.replay is not None
+    played = {launch.name: launch.end_s - launch.begin_s for launch in prediction.replay.launches}
+    for launch in prediction.time.launches[:2]:
         assert played[launch.name] == pytest.approx(launch.total_s, rel=0.4)
 
 
@@ -494,9 +555,19 @@ def test_paged_logits_wait_for_the_places_of_each_tiles_pages(batch: int, tiles:
     cycles of an H200 each, (287 + 287 x 476 / 265) / 2 + 80, where the clock is its highest."""
     profile = load_profile("h200")
     problem = AttentionProblem(
-        batch=batch, heads=64, seq_q=1, seq_k=200, head_dim=576, head_dim_v=512, dtype="bf16", mask="causal",
-        latent_kv=True, page_size=64, top_k=2048, index_heads=64,
-    )  # fmt: skip
+        batch=batch,
+        heads=64,
+        seq_q=1,
+        seq_k=200,
+        head_dim=576,
+        head_dim_v=512,
+        dtype="bf16",
+        mask="causal",
+        latent_kv=True,
+        page_size=64,
+        top_k=2048,
+        index_heads=64,
+    )
     dsa = resolve("dsa", problem, profile)
     chain = scored_chain(problem, dsa)
     logits = replace(chain, launches=chain.launches[:1])
@@ -521,8 +592,8 @@ def test_each_picked_row_is_an_access_of_the_replay() -> None:
         for launch in chain.launches
     }
     # logits: K, scales and what is stored; the top-k: two walks; two tiles that gather 2,048 rows each, and a list
-    most = 3 * steps["logits"] + 2 * steps["top_k"] + 2 * 2048 * 1 + steps["main"] * 1
-    assert 2 * 2048 < tile_accesses(chain) <= 2 * most
+    highest = 3 * steps["logits"] + 2 * steps["top_k"] + 2 * 2048 * 1 + steps["main"] * 1
+    assert 2 * 2048 < tile_accesses(chain) <= 2 * highest
 
 
 def test_a_layer_of_a_model_takes_what_it_needs_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -543,6 +614,6 @@ def test_a_layer_of_a_model_takes_what_it_needs_once(capsys: pytest.CaptureFixtu
         ]
     )
     run = json.loads(capsys.readouterr().out)["runs"][-1]
-    (part,) = [one for one in run["parts"] if one["part"] == "attention"]
+    (part,) = [part for part in run["parts"] if part["part"] == "attention"]
     needed = 65_536 * 132 + 2048 * 1152
     assert needed < part["compulsory_bytes"] < 1.1 * needed

@@ -39,10 +39,10 @@ def chain(kernel: str, p: AttentionProblem) -> Chain:
     return plan(p, resolve(kernel, p, H200))
 
 
-def megabytes(made: Chain) -> dict[str, tuple[float, float]]:
+def megabytes(planned: Chain) -> dict[str, tuple[float, float]]:
     """Launch -> (read, written) between SMs and L2."""
-    sums = {launch.name: [0, 0] for launch in made.launches}
-    for row in count(made).rows:
+    sums = {launch.name: [0, 0] for launch in planned.launches}
+    for row in count(planned).rows:
         sums[row.launch][row.direction == "write"] += row.bytes
     return {name: (read / 1e6, write / 1e6) for name, (read, write) in sums.items()}
 
@@ -65,13 +65,14 @@ MATH_512 = {
 
 
 def test_math_path_launch_by_launch() -> None:
-    found = megabytes(chain("math", problem(8, 512)))
-    assert list(found) == list(MATH_512)  # the order of the list
+    by_launch = megabytes(chain("math", problem(8, 512)))
+    assert list(by_launch) == list(MATH_512)  # the order of the list
     for name, (read, write) in MATH_512.items():
         slack = {"all_masked": 0.013, "select": 0.031}.get(name, 0.0005)
-        assert found[name] == (pytest.approx(read, abs=slack), pytest.approx(write, abs=slack)), (
-            name
-        )
+        assert by_launch[name] == (
+            pytest.approx(read, abs=slack),
+            pytest.approx(write, abs=slack),
+        ), name
 
 
 @pytest.mark.parametrize(
@@ -108,10 +109,10 @@ def test_math_path_launch_by_launch() -> None:
 def test_products_in_fp32(
     heads: int, seq: int, batch: int, scores: int, values: int, measured: tuple[float, float]
 ) -> None:
-    found = megabytes(chain("math", problem(heads, seq, batch=batch)))
-    assert found["scores"][0] * 1e6 == scores
-    assert found["values"][0] * 1e6 == values
-    for read, seen in zip((found["scores"][0], found["values"][0]), measured, strict=True):
+    by_launch = megabytes(chain("math", problem(heads, seq, batch=batch)))
+    assert by_launch["scores"][0] * 1e6 == scores
+    assert by_launch["values"][0] * 1e6 == values
+    for read, seen in zip((by_launch["scores"][0], by_launch["values"][0]), measured, strict=True):
         assert 0.78 <= seen / read < 1.00002
 
 
@@ -148,12 +149,13 @@ def test_eager_reads(
     batch: int, heads: int, seq: int, head_dim: int, scores: int, values: int, measured: int
 ) -> None:
     p = problem(heads, seq, head_dim, batch)
-    made = chain("eager", p)
-    u, n = batch * heads * seq * head_dim * 2, batch * heads * seq * seq * 2
-    assert count(made).total("l2", "read") == eager_reads(u, n, scores, values)
-    assert count(made).total("l2", "read") == pytest.approx(measured, rel=2e-4)
+    planned = chain("eager", p)
+    u = batch * heads * seq * head_dim * 2
+    n = batch * heads * seq * seq * 2
+    assert count(planned).total("l2", "read") == eager_reads(u, n, scores, values)
+    assert count(planned).total("l2", "read") == pytest.approx(measured, rel=2e-4)
     # a planted bug: the next tile of the table is off by more than ten times that
-    rows = made.launches[-1].domain.block_q
+    rows = planned.launches[-1].domain.block_q
     wrong = plan(
         p,
         resolve("eager", p, H200).with_(
@@ -164,19 +166,33 @@ def test_eager_reads(
 
 
 def test_eager_both_passes() -> None:
-    made = chain("eager", problem(32, 2048, 128, passes="fwd+bwd"))
-    names = ["scale_q", "scores", "softmax", "values", "bwd.dv", "bwd.dp", "bwd.product", "bwd.softmax", "bwd.dk",
-             "bwd.dq", "bwd.scale_q"]  # fmt: skip
-    assert [launch.name for launch in made.launches] == names
-    found = megabytes(made)
+    planned = chain("eager", problem(32, 2048, 128, passes="fwd+bwd"))
+    names = [
+        "scale_q",
+        "scores",
+        "softmax",
+        "values",
+        "bwd.dv",
+        "bwd.dp",
+        "bwd.product",
+        "bwd.softmax",
+        "bwd.dk",
+        "bwd.dq",
+        "bwd.scale_q",
+    ]
+    assert [launch.name for launch in planned.launches] == names
+    by_launch = megabytes(planned)
     for name in ("scores", "values", "bwd.dv", "bwd.dp", "bwd.dk", "bwd.dq"):
-        assert found[name][0] == pytest.approx(
+        assert by_launch[name][0] == pytest.approx(
             402.653, abs=0.001
         )  # 8 x 16 x 32 x 384 x 256, or 8 x 32 x 384 x 4096
-    assert found["bwd.product"] == found["bwd.softmax"] == (pytest.approx(536.871, abs=0.001),
-                                                            pytest.approx(268.435, abs=0.001))  # fmt: skip
-    assert count(made).total("l2", "read") == pytest.approx(3_791_912_000, rel=2e-4)
-    assert count(made).total("l2", "write") == pytest.approx(1_443_102_000, rel=2e-4)
+    assert (
+        by_launch["bwd.product"]
+        == by_launch["bwd.softmax"]
+        == (pytest.approx(536.871, abs=0.001), pytest.approx(268.435, abs=0.001))
+    )
+    assert count(planned).total("l2", "read") == pytest.approx(3_791_912_000, rel=2e-4)
+    assert count(planned).total("l2", "write") == pytest.approx(1_443_102_000, rel=2e-4)
 
 
 LISTED_HALF = [  # rows, cols, products, narrow, tile
@@ -237,24 +253,24 @@ def test_listed_tiles() -> None:
 def test_cudnn_backward_writes(
     batch: int, heads: int, seq: int, head_dim: int, measured: float
 ) -> None:
-    made = chain("cudnn", problem(heads, seq, head_dim, batch, passes="bwd"))
-    found = megabytes(made)["bwd.main"][1]
+    planned = chain("cudnn", problem(heads, seq, head_dim, batch, passes="bwd"))
+    written = megabytes(planned)["bwd.main"][1]
     bh, tiles = batch * heads, batch * heads * seq // 128
     pairs = tiles * seq // 64
     by_hand = 2 * bh * seq * head_dim * 2  # dK, dV
     by_hand += pairs * 64 * head_dim * 4  # dQ's sums
     by_hand += pairs * 12 * 32 + tiles * 5 * 32 + 132 * 4 * 32  # packets
     by_hand += (tiles + 132) * 32  # the queue
-    assert found * 1e6 == by_hand
-    assert found == pytest.approx(measured, abs=0.0006)  # the profiler's last digit
-    main = next(launch for launch in made.launches if launch.name == "bwd.main")
+    assert written * 1e6 == by_hand
+    assert written == pytest.approx(measured, abs=0.0006)  # the profiler's last digit
+    main = next(launch for launch in planned.launches if launch.name == "bwd.main")
     for n, overhead in enumerate(main.overheads):  # a planted bug: any one left out shows
         fewer = replace(main, overheads=main.overheads[:n] + main.overheads[n + 1 :])
-        without = megabytes(replace(made, launches=(fewer,)))["bwd.main"]
+        without = megabytes(replace(planned, launches=(fewer,)))["bwd.main"]
         assert (without[1] if overhead.mode.direction == "write" else without[0]) < (
             measured - 0.01
             if overhead.mode.direction == "write"
-            else megabytes(made)["bwd.main"][0]
+            else megabytes(planned)["bwd.main"][0]
         )
 
 
@@ -266,22 +282,22 @@ def test_cudnn_launches_around_it(
     batch: int, heads: int, seq: int, head_dim: int, dot: float, convert: float
 ) -> None:
     """bf16 calls of h200_library_kernels.csv; the shares of split sectors are medians of other calls."""
-    found = megabytes(chain("cudnn", problem(heads, seq, head_dim, batch, passes="bwd")))
+    by_launch = megabytes(chain("cudnn", problem(heads, seq, head_dim, batch, passes="bwd")))
     rows = batch * heads * seq
     # D and a zeroed dQ; of each 128 rows of it 13 % of the sectors twice
-    assert found["bwd.dot"][1] * 1e6 == rows * (4 + 4 * head_dim) + rows // 128 * (
+    assert by_launch["bwd.dot"][1] * 1e6 == rows * (4 + 4 * head_dim) + rows // 128 * (
         128 * 4 * head_dim * 13 // 100
     )
-    assert found["bwd.dot"][1] == pytest.approx(dot, rel=0.06)
-    assert found["bwd.convert"][1] == pytest.approx(convert, rel=0.08)
+    assert by_launch["bwd.dot"][1] == pytest.approx(dot, rel=0.06)
+    assert by_launch["bwd.convert"][1] == pytest.approx(convert, rel=0.08)
 
 
 # Memory of the tensors in between
 
 
-def places(made: Chain) -> dict[str, tuple[int, int]]:
+def places(planned: Chain) -> dict[str, tuple[int, int]]:
     """Objects of each temporary tensor, as the launches come to own them."""
-    lowered = lower(made, spill_slots=1)
+    lowered = lower(planned, spill_slots=1)
     return {
         lowered.tensors[n]: (r.start, r.stop)
         for launch in lowered.launches
@@ -290,8 +306,8 @@ def places(made: Chain) -> dict[str, tuple[int, int]]:
 
 
 def test_probabilities_to_return_lie_where_the_scores_did() -> None:
-    made = chain("math", problem(8, 1024))
-    at, lie = addresses(made), places(made)
+    planned = chain("math", problem(8, 1024))
+    at, lie = addresses(planned), places(planned)
     assert at["P_out"] == at["S"]
     assert len({at[n] for n in ("S", "is_masked", "P")}) == 3  # all held until the softmax returns
     # S: 8 x 16 x 16 tiles of 64 x 64; P_out, of half the bytes, takes the first half of them
@@ -302,16 +318,19 @@ def test_probabilities_to_return_lie_where_the_scores_did() -> None:
 
 def test_short_chain_has_memory_of_its_own() -> None:
     """8 MiB tensors share segments of 20 MiB: what S leaves has joined its neighbours, and a smaller hole is taken."""
-    made = chain("math", problem(8, 512))
-    at = addresses(made)
+    planned = chain("math", problem(8, 512))
+    at = addresses(planned)
     assert at["P_out"] == at["P"] + 8 * MIB
-    assert not set(range(*places(made)["P_out"])) & set(range(*places(made)["S"]))
+    assert not set(range(*places(planned)["P_out"])) & set(range(*places(planned)["S"]))
 
 
 def test_choice_in_place_and_lives() -> None:
-    made = chain("math", problem(8, 1024))
-    assert made.life("S") == (5, 10)  # read last by launch 7, held until the safe softmax returns
-    select = next(launch for launch in made.launches if launch.name == "select")
+    planned = chain("math", problem(8, 1024))
+    assert planned.life("S") == (
+        5,
+        10,
+    )  # read last by launch 7, held until the safe softmax returns
+    select = next(launch for launch in planned.launches if launch.name == "select")
     assert [(a.tensor, a.mode.direction) for a in select.accesses][-2:] == [
         ("P", "read"),
         ("P", "write"),
@@ -319,11 +338,13 @@ def test_choice_in_place_and_lives() -> None:
 
 
 def test_gradients_of_scores_have_memory_of_their_own() -> None:
-    made = chain("eager", problem(32, 2048, 128, passes="fwd+bwd"))
-    at = addresses(made)
+    planned = chain("eager", problem(32, 2048, 128, passes="fwd+bwd"))
+    at = addresses(planned)
     assert len({at[n] for n in ("P", "dP", "PdP", "dS")}) == 4
     # a planted bug: without what autograd holds, dS would take the place of dP
-    careless = replace(made, tensors={n: replace(t, kept_to="") for n, t in made.tensors.items()})
+    careless = replace(
+        planned, tensors={n: replace(t, kept_to="") for n, t in planned.tensors.items()}
+    )
     assert addresses(careless)["dS"] == addresses(careless)["dP"]
 
 
@@ -336,21 +357,23 @@ def test_flash_backward_spills(
     batch: int, heads: int, seq: int, head_dim: int, mask: str, a_thread: int, measured: float
 ) -> None:
     """dK and dV, dQ's sums, and so many bytes a thread of 256 and key block; call 150, the second, is not fitted on."""
-    made = chain("fa2", problem(heads, seq, head_dim, batch, passes="bwd", mask=mask))
-    found = {(r.launch, r.tensor): r.bytes for r in count(made).rows if r.direction == "write"}
-    assert found["bwd.main", "spill"] == batch * heads * seq // 128 * 256 * a_thread
-    assert megabytes(made)["bwd.main"][1] == pytest.approx(measured, abs=0.0006)
+    planned = chain("fa2", problem(heads, seq, head_dim, batch, passes="bwd", mask=mask))
+    moved_bytes = {
+        (r.launch, r.tensor): r.bytes for r in count(planned).rows if r.direction == "write"
+    }
+    assert moved_bytes["bwd.main", "spill"] == batch * heads * seq // 128 * 256 * a_thread
+    assert megabytes(planned)["bwd.main"][1] == pytest.approx(measured, abs=0.0006)
 
 
 @pytest.mark.parametrize("gpu", ["a100", "l4", "rtx-a6000"])
 def test_fp32_products_of_ampere_and_ada_multiply_128_columns(gpu: str) -> None:
     """ampere_sgemm_128x128, listed on an A100 and an L4: half of its columns are past a head of 64."""
     p = AttentionProblem(batch=4, heads=8, seq_q=2048, head_dim=64, dtype="fp32")
-    made = plan(p, resolve("eager-einsum", p, load_profile(gpu)))
-    values = next(launch for launch in made.launches if launch.name == "values")
+    planned = plan(p, resolve("eager-einsum", p, load_profile(gpu)))
+    values = next(launch for launch in planned.launches if launch.name == "values")
     assert (values.domain.block_q, values.work.product_columns) == (128, 128)
     # FLOPs are those of the result: the idle columns cost time alone.
-    assert made.product_flops == 2 * 2 * 64 * 32 * 2048 * 2048
+    assert planned.product_flops == 2 * 2 * 64 * 32 * 2048 * 2048
     on_hopper = plan(p, resolve("eager-einsum", p, H200))
     assert all(launch.work.product_columns == 0 for launch in on_hopper.launches)
 
@@ -358,9 +381,12 @@ def test_fp32_products_of_ampere_and_ada_multiply_128_columns(gpu: str) -> None:
 def test_idle_columns_cost_time() -> None:
     p = AttentionProblem(batch=4, heads=8, seq_q=2048, head_dim=64, dtype="fp32")
     seconds = {
-        d: {t.name: t.total_s for t in predict(p.with_(head_dim=d, head_dim_v=d), "naive", "a100").time.launches}
+        d: {
+            t.name: t.total_s
+            for t in predict(p.with_(head_dim=d, head_dim_v=d), "naive", "a100").time.launches
+        }
         for d in (64, 128)
-    }  # fmt: skip
+    }
     assert seconds[64]["values"] == pytest.approx(seconds[128]["values"], rel=0.1)
     assert seconds[64]["scores"] < 0.65 * seconds[128]["scores"]
 
@@ -369,24 +395,24 @@ def test_passes_take_what_they_were_counted_with() -> None:
     """Instructions a value of PyTorch's softmax, and the time of its casts and masked passes, on an H200."""
     with open(measurements("h200_passes_issued.csv"), encoding="utf-8", newline="") as file:
         rows = {row["what"]: row for row in csv.DictReader(file)}
-    for what, row in rows.items():
+    for kernel_name, row in rows.items():
         per_value = 32 * int(row["warp_instructions"]) / int(row["values"])
-        if what.startswith("softmax torch") and not what.endswith("16384"):
-            counted = softmax_issues(int(what.split()[-1]))
+        if kernel_name.startswith("softmax torch") and not kernel_name.endswith("16384"):
+            counted = softmax_issues(int(kernel_name.split()[-1]))
             assert per_value == pytest.approx(counted, rel=0.12)
     p = AttentionProblem(batch=1, heads=16, seq_q=2048, head_dim=64, dtype="fp16", mask="causal")
-    made = predict(p, "eager-float", H200, l2_start="cold", method="capacity").time.launches
-    seconds = {launch.name: launch.total_s for launch in made}
-    for name, what in (
+    launches = predict(p, "eager-float", H200, l2_start="cold", method="capacity").time.launches
+    seconds = {launch.name: launch.total_s for launch in launches}
+    for name, kernel_name in (
         ("cast_S", "cast half to float 2^26"),
         ("mask", "masked_fill half 16x2048x2048"),
     ):
-        assert seconds[name] == pytest.approx(float(rows[what]["seconds"]), rel=0.12)
+        assert seconds[name] == pytest.approx(float(rows[kernel_name]["seconds"]), rel=0.12)
 
 
 def test_the_casts_of_a_t4_take_as_many_slots() -> None:
     """2.45 ms at 585 MHz (kernels/measurements/published/t4_naive_attention_ncu_akashg71.csv), where HBM needs 1.9."""
     p = AttentionProblem(batch=2, heads=8, seq_q=2048, head_dim=64, dtype="fp16")
-    made = predict(p, "eager-float", "t4", clocks=585e6, method="capacity").time.launches
-    (cast,) = (launch.total_s for launch in made if launch.name == "cast_S")
+    launches = predict(p, "eager-float", "t4", clocks=585e6, method="capacity").time.launches
+    (cast,) = (launch.total_s for launch in launches if launch.name == "cast_S")
     assert cast == pytest.approx(2.452e-3, rel=0.05)

@@ -37,12 +37,14 @@ def moba(block: int, top_k: int, tile: tuple[int, int] = (4, 3)) -> Kernel:
 
 def picks_of(p: AttentionProblem, block: int, picks: int) -> list[list[int]]:
     """The blocks that each token picks, by turns."""
-    found = []
+    picked = []
     for token in range(p.seq_q):
-        own, at = divmod(token, block)
-        each = min(picks, own)
-        found.append([own - 1 - (at * each + n) % own for n in range(each)])
-    return found
+        own_block, at = divmod(token, block)
+        count_picked = min(picks, own_block)
+        picked.append(
+            [own_block - 1 - (at * count_picked + n) % own_block for n in range(count_picked)]
+        )
+    return picked
 
 
 def attend(q: Any, k: Any, v: Any, scale: float) -> tuple[Any, Any]:
@@ -54,30 +56,35 @@ def attend(q: Any, k: Any, v: Any, scale: float) -> tuple[Any, Any]:
 
 def arrays_of(p: AttentionProblem, block: int, picks: int, seed: int) -> tuple[Arrays, Arrays]:
     """Inputs whose gates make the picks of `picks_of`, with the views that no launch makes, and the right results."""
-    rng, scale, chosen = np.random.default_rng(seed), p.head_dim**-0.5, picks_of(p, block, picks)
+    rng = np.random.default_rng(seed)
+    scale = p.head_dim**-0.5
+    chosen = picks_of(p, block, picks)
     shape = (1, p.heads, p.seq_q, p.head_dim)
-    made = {name: 0.1 * rng.standard_normal(shape) for name in ("Q", "K")} | {
+    arrays = {name: 0.1 * rng.standard_normal(shape) for name in ("Q", "K")} | {
         "V": rng.standard_normal(shape)
     }
     for token, blocks in enumerate(chosen):
-        made["K"][:, :, token, token // block % p.head_dim] += 1.0
-        for n, one in enumerate(blocks):
-            made["Q"][:, :, token, one] += 4.0 - 0.5 * n
-    made = {name: round_to(array, p.dtype) for name, array in made.items()}
+        arrays["K"][:, :, token, token // block % p.head_dim] += 1.0
+        for n, picked_block in enumerate(blocks):
+            arrays["Q"][:, :, token, picked_block] += 4.0 - 0.5 * n
+    arrays = {name: round_to(array, p.dtype) for name, array in arrays.items()}
     before = -(-p.seq_k // block) - 1
     rows = [[t for t, blocks in enumerate(chosen) if m in blocks] for m in range(before)]
-    right = {name: np.zeros((1, p.heads, sum(map(len, rows)), cols)) for name, cols in (("Q_sorted", p.head_dim),
-             ("O_sorted", p.head_dim_v), ("LSE_sorted", 1))}  # fmt: skip
+    right = {
+        name: np.zeros((1, p.heads, sum(map(len, rows)), cols))
+        for name, cols in (("Q_sorted", p.head_dim), ("O_sorted", p.head_dim_v), ("LSE_sorted", 1))
+    }
     views = {
         "O_picked": np.zeros((picks, p.heads, p.seq_q, p.head_dim_v)),
         "LSE_picked": np.zeros((picks, p.heads, p.seq_q, 1)),
     }
     right["O"] = np.zeros((1, p.heads, p.seq_q, p.head_dim_v))
     for h in range(p.heads):
-        q, k, v = (made[name][0, h] for name in "QKV")
+        q, k, v = (arrays[name][0, h] for name in "QKV")
         begin = 0
         for m, tokens in enumerate(rows):
-            here, keys = slice(begin, begin + len(tokens)), slice(m * block, (m + 1) * block)
+            here = slice(begin, begin + len(tokens))
+            keys = slice(m * block, (m + 1) * block)
             output, lse = attend(q[tokens], k[keys], v[keys], scale)
             for name, value in (
                 ("Q_sorted", q[tokens]),
@@ -85,9 +92,12 @@ def arrays_of(p: AttentionProblem, block: int, picks: int, seed: int) -> tuple[A
                 ("LSE_sorted", lse[:, None]),
             ):
                 right[name][0, h, here] = value
-            for token, o, one in zip(tokens, output, lse, strict=True):
+            for token, o, picked_block in zip(tokens, output, lse, strict=True):
                 number = chosen[token].index(m)
-                views["O_picked"][number, h, token], views["LSE_picked"][number, h, token] = o, one
+                views["O_picked"][number, h, token], views["LSE_picked"][number, h, token] = (
+                    o,
+                    picked_block,
+                )
             begin += len(tokens)
         for token, blocks in enumerate(chosen):
             spans = [
@@ -96,41 +106,47 @@ def arrays_of(p: AttentionProblem, block: int, picks: int, seed: int) -> tuple[A
             ]
             seen = np.concatenate([np.arange(*span) for span in spans])
             right["O"][0, h, token] = attend(q[token : token + 1], k[seen], v[seen], scale)[0][0]
-    first = {f"{name}_first": made[name][:, :, : before * block] for name in "KV"}
-    return made | {"Q_sorted": right["Q_sorted"]} | first | views, right
+    first = {f"{name}_first": arrays[name][:, :, : before * block] for name in "KV"}
+    return arrays | {"Q_sorted": right["Q_sorted"]} | first | views, right
 
 
-def disagreement(p: AttentionProblem, made: Kernel, seed: int = 0) -> list[str]:
-    chain, options = plan(p, made), made.options
+def disagreement(p: AttentionProblem, chosen: Kernel, seed: int = 0) -> list[str]:
+    chain, options = plan(p, chosen), chosen.options
     assert isinstance(options, MobaOptions)
     before = -(-p.seq_k // options.block) - 1
     arrays, right = arrays_of(p, options.block, min(options.top_k - 1, before), seed)
-    shown = {
+    tensors = {
         n: replace(t, role=Role.OUTPUT if n in right and n != "Q_sorted" else t.role)
         for n, t in chain.tensors.items()
     }
     done = execute(
         p,
-        made,
+        chosen,
         {n: a for n, a in arrays.items() if n in chain.tensors},
-        chain=replace(chain, tensors=shown),
+        chain=replace(chain, tensors=tensors),
     )
-    found = bytes_apart(chain, done.traffic) + wrong_bytes(chain, lower(chain, spill_slots=8))
+    faults = bytes_apart(chain, done.traffic) + wrong_bytes(chain, lower(chain, spill_slots=8))
     for name, array in done.outputs.items():
         if name in right and not np.allclose(
             array.reshape(right[name].shape), right[name], atol=TOLERANCE[p.dtype] * 4
         ):
-            found.append(
+            faults.append(
                 f"{name} is off by {np.abs(array.reshape(right[name].shape) - right[name]).max()}"
             )
-    return found
+    return faults
 
 
 @settings(max_examples=examples(30), deadline=None)
 @given(
-    st.integers(1, 2), st.integers(2, 5), st.integers(4, 9), st.integers(2, 4), st.integers(0, 3),
-    st.sampled_from(("fp16", "bf16")), st.integers(1, 5), st.integers(1, 4),
-)  # fmt: skip
+    st.integers(1, 2),
+    st.integers(2, 5),
+    st.integers(4, 9),
+    st.integers(2, 4),
+    st.integers(0, 3),
+    st.sampled_from(("fp16", "bf16")),
+    st.integers(1, 5),
+    st.integers(1, 4),
+)
 def test_readers_agree_and_compute_mixture_of_block_attention(
     heads: int, blocks: int, block: int, top_k: int, missing: int, dtype: str, rows: int, keys: int
 ) -> None:
@@ -148,13 +164,15 @@ LONG = AttentionProblem(heads=16, seq_q=32768, head_dim=128, mask="causal", dtyp
 
 
 def test_bytes_of_mixture_of_block_attention() -> None:
-    made = resolve("moba", LONG, load_profile("h200"))
-    own, picked = levels(LONG, made.options)  # type: ignore[arg-type]
-    assert own.seq_lens == (4096,) * 8
+    kernel = resolve("moba", LONG, load_profile("h200"))
+    own_part, picked = levels(LONG, kernel.options)  # type: ignore[arg-type]
+    assert own_part.seq_lens == (4096,) * 8
     assert picked is not None
     # fewer than eleven blocks before the last: every query has all before its own
     assert picked.seq_lens == tuple(4096 * n for n in range(7, 0, -1))
-    traffic, row, picks = count(plan(LONG, made)), 256, 4096 * 28
+    traffic = count(plan(LONG, kernel))
+    row = 256
+    picks = 4096 * 28
     assert traffic.total("l2", "write", launch="pick") == 16 * picks * row
     assert (
         traffic.total("l2", "read", launch="picked", tensor="K_block")
@@ -165,21 +183,33 @@ def test_bytes_of_mixture_of_block_attention() -> None:
 
 @pytest.mark.parametrize("method", ["replay", "capacity"])
 def test_hbm_reads_are_more_than_the_compulsory_ones(method: Any) -> None:
-    made = predict(LONG.with_(heads=2, kv_heads=2), "moba", "h200", method=method)
-    read = made.traffic.total("hbm", "read")
+    prediction = predict(LONG.with_(heads=2, kv_heads=2), "moba", "h200", method=method)
+    read = prediction.traffic.total("hbm", "read")
     assert (
-        made.hbm_bounds.compulsory_read == 3 * 2 * 32768 * 256 < read < made.hbm_bounds.no_l2_read
+        prediction.hbm_bounds.compulsory_read
+        == 3 * 2 * 32768 * 256
+        < read
+        < prediction.hbm_bounds.no_l2_read
     )
     longer = LONG.with_(heads=2, kv_heads=2, seq_q=131072, seq_k=131072)
-    assert 4 * made.flops < predict(longer, "moba", "h200", method="bounds").flops < 10 * made.flops
+    assert (
+        4 * prediction.flops
+        < predict(longer, "moba", "h200", method="bounds").flops
+        < 10 * prediction.flops
+    )
 
 
 def test_it_says_what_it_does_not_take() -> None:
     for changes, says in (
-        ({"passes": "bwd"}, "passes"), ({"mask": "none"}, "mask"), ({"batch": 2}, "batch"),
-        ({"kv_heads": 4}, "kv_heads"), ({"seq_q": 1}, "seq_q"), ({"dropout": 0.1}, "dropout"),
-        ({"head_dim": 512}, "head_dim"), ({"offset": 3}, "offset"),
-    ):  # fmt: skip
+        ({"passes": "bwd"}, "passes"),
+        ({"mask": "none"}, "mask"),
+        ({"batch": 2}, "batch"),
+        ({"kv_heads": 4}, "kv_heads"),
+        ({"seq_q": 1}, "seq_q"),
+        ({"dropout": 0.1}, "dropout"),
+        ({"head_dim": 512}, "head_dim"),
+        ({"offset": 3}, "offset"),
+    ):
         problem = LONG.with_(**changes)
         with pytest.raises(InputError, match=says):
             plan(problem, resolve("moba", problem, load_profile("h200")))

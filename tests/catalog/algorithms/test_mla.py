@@ -38,27 +38,43 @@ def kernel(
 @st.composite
 def latent_cases(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
     """One or two latent heads, few or many query heads and tokens, masks, splits, pages, appends, ragged everything."""
-    kv_heads, group = draw(st.integers(1, 2)), draw(st.integers(1, 7))
-    seq_q, seq_k = draw(st.integers(1, 9)), draw(st.integers(1, 60))
+    kv_heads = draw(st.integers(1, 2))
+    group = draw(st.integers(1, 7))
+    seq_q = draw(st.integers(1, 9))
+    seq_k = draw(st.integers(1, 60))
     head_dim = draw(st.sampled_from((1, 4, 9, 18)))
     mask = draw(st.sampled_from(("none", "causal", "window")))
     problem = AttentionProblem(
-        batch=draw(st.integers(1, 3)), heads=kv_heads * group, kv_heads=kv_heads, seq_q=seq_q, seq_k=seq_k,
-        head_dim=head_dim, head_dim_v=draw(st.integers(1, head_dim)), mask=mask,
-        window=draw(st.integers(0, 70)) if mask == "window" else None, latent_kv=True,
-        page_size=draw(st.sampled_from((None, 1, 4, 6, 16))), layout=draw(st.sampled_from(("bhsd", "bshd"))),
-        dtype=draw(st.sampled_from(("fp32", "fp16", "bf16"))), dropout=draw(st.sampled_from((0.0, 0.0, 0.3))),
-    )  # fmt: skip
+        batch=draw(st.integers(1, 3)),
+        heads=kv_heads * group,
+        kv_heads=kv_heads,
+        seq_q=seq_q,
+        seq_k=seq_k,
+        head_dim=head_dim,
+        head_dim_v=draw(st.integers(1, head_dim)),
+        mask=mask,
+        window=draw(st.integers(0, 70)) if mask == "window" else None,
+        latent_kv=True,
+        page_size=draw(st.sampled_from((None, 1, 4, 6, 16))),
+        layout=draw(st.sampled_from(("bhsd", "bshd"))),
+        dtype=draw(st.sampled_from(("fp32", "fp16", "bf16"))),
+        dropout=draw(st.sampled_from((0.0, 0.0, 0.3))),
+    )
     tile = draw(st.sampled_from((4, 8, 16))), draw(st.sampled_from((3, 6, 16)))
     options = {
-        "append_kv": seq_q <= seq_k and draw(st.booleans()), "statistics_per_row": draw(st.integers(1, 2)),
+        "append_kv": seq_q <= seq_k and draw(st.booleans()),
+        "statistics_per_row": draw(st.integers(1, 2)),
         "combine_rows": draw(st.sampled_from((1, 3, 8))),
-    }  # fmt: skip
+    }
     return problem, kernel(
-        tile, options=options, splits=draw(st.integers(1, min(-(-seq_k // tile[1]), 4))),
-        writes_lse=draw(st.booleans()), edge_q=draw(st.sampled_from((Edge.EXACT, Edge.WHOLE))),
-        edge_k=draw(st.sampled_from(tuple(Edge))), overheads=draw(st.sampled_from(((), (OVERHEAD,)))),
-    )  # fmt: skip
+        tile,
+        options=options,
+        splits=draw(st.integers(1, min(-(-seq_k // tile[1]), 4))),
+        writes_lse=draw(st.booleans()),
+        edge_q=draw(st.sampled_from((Edge.EXACT, Edge.WHOLE))),
+        edge_k=draw(st.sampled_from(tuple(Edge))),
+        overheads=draw(st.sampled_from(((), (OVERHEAD,)))),
+    )
 
 
 OVERHEAD = Overhead("metadata", Mode.LOAD, per_tile=20, per_cta=4)
@@ -84,9 +100,17 @@ CASE = AttentionProblem(
     latent_kv=True,
 )
 DEEPSEEK = AttentionProblem(
-    batch=128, heads=128, kv_heads=1, seq_q=1, seq_k=4096, head_dim=576, head_dim_v=512, dtype="bf16", mask="causal",
+    batch=128,
+    heads=128,
+    kv_heads=1,
+    seq_q=1,
+    seq_k=4096,
+    head_dim=576,
+    head_dim_v=512,
+    dtype="bf16",
+    mask="causal",
     latent_kv=True,
-)  # fmt: skip
+)
 
 
 def test_v_is_the_first_columns_of_k() -> None:
@@ -100,9 +124,9 @@ def test_v_is_the_first_columns_of_k() -> None:
 
 def test_the_latent_is_read_once_not_twice() -> None:
     # 12 rows (6 heads x 2 tokens) in tiles of 8 are 2 query blocks, each over all 40 rows of 18 columns
-    made = count(plan(CASE, kernel((8, 10))))
-    assert made.tensors("l2")["K", "read"] == 2 * 2 * 40 * 18 * 2
-    assert ("V", "read") not in made.tensors("l2")
+    counts = count(plan(CASE, kernel((8, 10))))
+    assert counts.tensors("l2")["K", "read"] == 2 * 2 * 40 * 18 * 2
+    assert ("V", "read") not in counts.tensors("l2")
     plain = CASE.with_(latent_kv=False)
     twice = count(plan(plain, Kernel("flash", "flash", Tile(8, 10), packs_group=True)))
     assert twice.total("l2", "read", tensor="V") == 2 * 2 * 40 * 16 * 2
@@ -124,13 +148,13 @@ def test_a_planted_second_read_of_v_is_found() -> None:
 
 def test_flashmla_as_published() -> None:
     h100 = load_profile("h100-sxm")
-    made = resolve("flashmla", DEEPSEEK.with_(page_size=64), h100)
-    assert (made.tile.block_q, made.tile.block_k, made.cta_threads) == (64, 64, 256)
+    chosen = resolve("flashmla", DEEPSEEK.with_(page_size=64), h100)
+    assert (chosen.tile.block_q, chosen.tile.block_k, chosen.cta_threads) == (64, 64, 256)
     # Q 64 x 576, two pages 64 x 576 and P 64 x 64, all in 16 bits: 226 KB; five fp32 vectors of 64 rows, 19 barriers
-    assert made.shared_memory_bytes == (3 * 64 * 576 + 64 * 64) * 2 + 5 * 64 * 4 + 19 * 8
+    assert chosen.shared_memory_bytes == (3 * 64 * 576 + 64 * 64) * 2 + 5 * 64 * 4 + 19 * 8
     # 132 SMs / 2 query blocks = 66 parts; (64 + 5) x 128 / 66 -> 134 + 5 blocks a part: two sequences of 69 and the
     # start of a third, of which 139 - 138 = 1 is too little to take: no sequence is split
-    assert made.splits == 1
+    assert chosen.splits == 1
     # one sequence: 69 / 66 -> 2 + 5 blocks, at least 10: 5 blocks a part, 64 / 5 -> 13 pieces
     assert flashmla_splits(DEEPSEEK.with_(batch=1), 132, 64, 64) == 13
 
@@ -147,18 +171,18 @@ def test_parts_hold_all_pieces(batch: int, keys: int) -> None:
 
 def test_traffic_of_a_decode_step() -> None:
     """128 sequences of 4,096 tokens: HBM reads each latent once, the two query blocks read it twice from L2."""
-    made = predict(DEEPSEEK.with_(page_size=64), "flashmla", "h100-sxm", method="replay")
+    prediction = predict(DEEPSEEK.with_(page_size=64), "flashmla", "h100-sxm", method="replay")
     latent = 128 * 4096 * 576 * 2
     assert (
-        made.total("l2", "read") == 2 * latent + 128 * 128 * 576 * 2 + 2 * 128 * 8 * 32
+        prediction.total("l2", "read") == 2 * latent + 128 * 128 * 576 * 2 + 2 * 128 * 8 * 32
     )  # Q; 64 entries a tile
-    read = made.traffic.total("hbm", "read", tensor="K")
+    read = prediction.traffic.total("hbm", "read", tensor="K")
     assert latent <= read <= 1.05 * latent
 
 
 def test_any_tile_on_a_smaller_gpu() -> None:
-    made = predict(DEEPSEEK.with_(batch=4), "mla", "a100", method="capacity")
-    assert made.kernel.tile.stages == 1
+    prediction = predict(DEEPSEEK.with_(batch=4), "mla", "a100", method="capacity")
+    assert prediction.kernel.tile.stages == 1
     by_hand = predict(
         DEEPSEEK, "mla", "l4", method="bounds", overrides=Overrides(tile=(16, 16), splits=2)
     )
@@ -171,15 +195,15 @@ def test_prefill_without_absorption_is_plain_attention() -> None:
     problem = AttentionProblem(
         heads=128, seq_q=2048, head_dim=192, head_dim_v=128, mask="causal", dtype="bf16"
     )
-    made = predict(problem, "fa3", "h100-sxm", method="capacity")
-    assert made.hbm_bounds.compulsory_read == 128 * 2048 * (192 + 192 + 128) * 2
-    assert made.kernel.packs_group is False
+    prediction = predict(problem, "fa3", "h100-sxm", method="capacity")
+    assert prediction.hbm_bounds.compulsory_read == 128 * 2048 * (192 + 192 + 128) * 2
+    assert prediction.kernel.packs_group is False
 
 
 def test_formula() -> None:
-    found = derive(CASE, kernel((8, 8)))
-    assert found.numbers().tensors("l2") == count(plan(CASE, kernel((8, 8)))).tensors("l2")
-    assert "e" in {str(s) for s in found.total("read", tensor="K").free_symbols}
+    formula = derive(CASE, kernel((8, 8)))
+    assert formula.numbers().tensors("l2") == count(plan(CASE, kernel((8, 8)))).tensors("l2")
+    assert "e" in {str(s) for s in formula.total("read", tensor="K").free_symbols}
 
 
 @pytest.mark.parametrize("mask", ["none", "causal"])
@@ -196,8 +220,8 @@ def test_sweeps_are_counts(mask: str) -> None:
     read, write, holds = on_arrays(problem, kernel((64, 64)), **values)
     assert holds.any()
     for i in np.flatnonzero(holds):
-        one = problem.with_(**{name: int(v[i]) for name, v in values.items()})
-        counted = count(plan(one, kernel((64, 64))))
+        attention = problem.with_(**{name: int(v[i]) for name, v in values.items()})
+        counted = count(plan(attention, kernel((64, 64))))
         assert (read[i], write[i]) == (counted.total("l2", "read"), counted.total("l2", "write"))
 
 
@@ -213,11 +237,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("options", "told"), BAD)
+@pytest.mark.parametrize(("options", "message"), BAD)
 def test_bad_input_is_told_in_one_line(
-    options: str, told: str, capsys: pytest.CaptureFixture[str]
+    options: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused(capsys, ["predict", *options.split()], told)
+    refused(capsys, ["predict", *options.split()], message)
 
 
 def test_a_plan_by_hand_needs_a_latent_cache() -> None:

@@ -31,16 +31,19 @@ def launches(kernel: str, p: AttentionProblem) -> list[str]:
     return [launch.name for launch in plan(p, resolve(kernel, p, H200)).launches]
 
 
-@pytest.mark.parametrize(("kernel", "dtype", "mask", "passes"), [
-    ("eager", "fp16", "causal", "scale_q scores mask softmax values"),
-    ("eager-transformers", "fp16", "causal", "scores scale mask softmax cast_P values"),
-    ("eager-transformers", "bf16", "causal", "scores scale mask cast_S softmax cast_P values"),
-    ("eager-transformers", "fp32", "causal", "scores scale mask softmax values"),
-    ("eager-transformers", "bf16", "none", "scores scale cast_S softmax cast_P values"),
-    ("eager-nanogpt", "bf16", "causal", "scores scale mask_copy mask softmax values"),
-    ("eager-einsum", "fp16", "none", "scores scale softmax values"),
-    ("eager-float", "fp16", "none", "scores scale cast_S softmax cast_P values"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "mask", "passes"),
+    [
+        ("eager", "fp16", "causal", "scale_q scores mask softmax values"),
+        ("eager-transformers", "fp16", "causal", "scores scale mask softmax cast_P values"),
+        ("eager-transformers", "bf16", "causal", "scores scale mask cast_S softmax cast_P values"),
+        ("eager-transformers", "fp32", "causal", "scores scale mask softmax values"),
+        ("eager-transformers", "bf16", "none", "scores scale cast_S softmax cast_P values"),
+        ("eager-nanogpt", "bf16", "causal", "scores scale mask_copy mask softmax values"),
+        ("eager-einsum", "fp16", "none", "scores scale softmax values"),
+        ("eager-float", "fp16", "none", "scores scale cast_S softmax cast_P values"),
+    ],
+)
 def test_launches_in_order(kernel: str, dtype: str, mask: str, passes: str) -> None:
     assert launches(kernel, problem(dtype=dtype, mask=mask)) == passes.split()
 
@@ -57,15 +60,15 @@ def test_what_the_passes_move() -> None:
     """Scores are 2 x 4 x 512 x 512; a mask that is added is of two bytes, one for each sequence."""
     p = problem(mask="causal", dtype="bf16")
     pairs = 2 * 4 * 512 * 512
-    moved = {name: [0, 0] for name in launches("eager-transformers", p)}
+    moved_bytes = {name: [0, 0] for name in launches("eager-transformers", p)}
     for row in count(plan(p, resolve("eager-transformers", p, H200))):
         if row.level == "l2":
-            moved[row.launch][row.direction == "write"] += row.bytes
-    assert moved["scale"] == [2 * pairs, 2 * pairs]
-    assert moved["mask"] == [2 * pairs + 2 * pairs, 2 * pairs]
-    assert moved["cast_S"] == [2 * pairs, 4 * pairs]
-    assert moved["softmax"] == [4 * pairs, 4 * pairs]
-    assert moved["cast_P"] == [4 * pairs, 2 * pairs]
+            moved_bytes[row.launch][row.direction == "write"] += row.bytes
+    assert moved_bytes["scale"] == [2 * pairs, 2 * pairs]
+    assert moved_bytes["mask"] == [2 * pairs + 2 * pairs, 2 * pairs]
+    assert moved_bytes["cast_S"] == [2 * pairs, 4 * pairs]
+    assert moved_bytes["softmax"] == [4 * pairs, 4 * pairs]
+    assert moved_bytes["cast_P"] == [4 * pairs, 2 * pairs]
     mask = plan(p, resolve("eager-transformers", p, H200)).tensors["mask"]
     assert (mask.batch, mask.heads, mask.element_bytes) == (2, 1, 2)
 
@@ -91,8 +94,12 @@ def test_it_is_attention(kernel: str, passes: str, dtype: str) -> None:
 def test_a_model_runs_its_librarys_chain() -> None:
     assert in_model("eager") == in_model("pytorch_eager") == "eager-transformers"
     assert [in_model(name) for name in ("fa2", "naive", "eager-nanogpt", "sdpa", "./my.toml")] == [
-        "fa2", "naive", "eager-nanogpt", "sdpa", "./my.toml",
-    ]  # fmt: skip
+        "fa2",
+        "naive",
+        "eager-nanogpt",
+        "sdpa",
+        "./my.toml",
+    ]
     result = iosim.predict(model="llama-3-8b", gpu="h100", kernel="eager", seq_len=512)
     assert [layer.prediction.kernel.name for layer in result.layers] == ["eager-transformers"]
     (run, *_) = iosim.model("llama-3-8b", gpu="h100", kernel="eager", seq_len=256, layers=1).runs
@@ -105,8 +112,14 @@ NORMS_BEFORE = 6
 
 def error(row: dict[str, str]) -> float:
     """Times of the threads' benchmark are those of a program; a T4's are of launches alone."""
-    p = AttentionProblem(batch=int(row["batch"]), heads=int(row["heads"]), seq_q=int(row["seq"]),
-                         head_dim=int(row["head_dim"]), dtype=row["dtype"], passes=row["pass"])  # fmt: skip
+    p = AttentionProblem(
+        batch=int(row["batch"]),
+        heads=int(row["heads"]),
+        seq_q=int(row["seq"]),
+        head_dim=int(row["head_dim"]),
+        dtype=row["dtype"],
+        passes=row["pass"],
+    )
     gpu, launched, before_s = row["gpu"], "alone", 0.0
     if row["chain"] == "eager-einsum" and gpu != "t4":
         launched, before_s = "python", NORMS_BEFORE * HOST_LAUNCH_S
@@ -122,7 +135,7 @@ def test_times_that_others_measured() -> None:
         rows = list(csv.DictReader(file))
     of_t4 = [error(row) for row in rows if row["gpu"] == "t4"]
     assert len(of_t4) == 4
-    assert all(abs(one) < 0.11 for one in of_t4)
+    assert all(abs(error) < 0.11 for error in of_t4)
     assert all(abs(error(row)) < 0.15 for row in rows if row["gpu"] == "rtx-3090")
     for row in rows:
         if row["gpu"] == "a100":
@@ -133,7 +146,7 @@ def test_times_that_others_measured() -> None:
         for row in rows
         if row["gpu"] == "t4" and row["pass"] == "fwd"
     ]
-    assert all(one < -0.3 for one in plain)
+    assert all(error < -0.3 for error in plain)
 
 
 def test_products_in_fp32() -> None:
@@ -145,7 +158,9 @@ def test_products_in_fp32() -> None:
     of_width = [row for row in rows if row["head_dim"] == "64"]
     assert len(of_width) == 8
     for row in of_width:
-        p = AttentionProblem(heads=int(row["heads"]), seq_q=int(row["seq_q"]), head_dim=64, dtype="fp16")  # fmt: skip
+        p = AttentionProblem(
+            heads=int(row["heads"]), seq_q=int(row["seq_q"]), head_dim=64, dtype="fp16"
+        )
         launch = "scores" if "_tn_" in row["kernel"] else "values"
         times = {time.name: time.total_s for time in iosim.predict(p, "math", "h200").time.launches}
         limit = 0.35 if p.seq_q == 512 else 0.2
@@ -154,10 +169,16 @@ def test_products_in_fp32() -> None:
 
 def test_a_gpu_waits_for_python() -> None:
     """Four launches on 64 tokens end 24 us apart, the first 24 us after the call began; long ones hide them."""
-    at = {how: iosim.predict(problem(seq_q=64), "eager-einsum", "a100", launched=how).time
-          for how in ("alone", "python")}  # fmt: skip
+    at = {
+        how: iosim.predict(problem(seq_q=64), "eager-einsum", "a100", launched=how).time
+        for how in ("alone", "python")
+    }
     last = at["alone"].launches[-1].total_s
     assert at["python"].total_s == pytest.approx(4 * HOST_LAUNCH_S + last, rel=1e-3)
-    at = {how: iosim.predict(problem(seq_q=8192), "eager-einsum", "a100", launched=how, method="capacity").time
-          for how in ("alone", "python")}  # fmt: skip
+    at = {
+        how: iosim.predict(
+            problem(seq_q=8192), "eager-einsum", "a100", launched=how, method="capacity"
+        ).time
+        for how in ("alone", "python")
+    }
     assert at["python"].total_s == pytest.approx(at["alone"].total_s + HOST_LAUNCH_S, rel=1e-6)

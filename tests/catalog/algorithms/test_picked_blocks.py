@@ -41,7 +41,8 @@ def nsa(blocks: int = 2, window: int = 5, tile: tuple[int, int] = (3, 4)) -> Ker
 
 
 def arrays_of(p: AttentionProblem, seed: int = 0) -> Arrays:
-    rng, arrays = np.random.default_rng(seed + 100), random_arrays(p, seed)
+    rng = np.random.default_rng(seed + 100)
+    arrays = random_arrays(p, seed)
     gates = {
         f"g_{n}": round_to(rng.random((p.batch, p.heads, p.seq_q)), p.dtype)
         for n in ("slc", "cmp", "swa")
@@ -58,14 +59,16 @@ def softmax(scores: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> np.nd
 
 
 def attended(
-    p: AttentionProblem, made: Kernel, a: Arrays, lists: np.ndarray[Any, Any]
+    p: AttentionProblem, chosen: Kernel, a: Arrays, lists: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
     """O by dense softmax over what each query sees, with the picks that the launches made."""
-    block, window = made.tile.block_k, made.options.window  # type: ignore[union-attr]
+    block, window = chosen.tile.block_k, chosen.options.window  # type: ignore[union-attr]
     out = np.zeros((p.batch, p.heads, p.seq_q, p.head_dim_v))
     for b, h, t in np.ndindex(p.batch, p.kv_heads, p.seq_q):
         rows = slice(h * p.group, (h + 1) * p.group)
-        q, k, v = a["Q"][b, rows, t] / p.head_dim**0.5, a["K"][b, h], a["V"][b, h]
+        q = a["Q"][b, rows, t] / p.head_dim**0.5
+        k = a["K"][b, h]
+        v = a["V"][b, h]
         means = [
             round_to(x.reshape(-1, block, x.shape[1]).mean(axis=1), p.dtype)[: (t + 1) // block]
             for x in (k, v)
@@ -84,9 +87,10 @@ def attended(
     return out
 
 
-def best(p: AttentionProblem, made: Kernel, a: Arrays, b: int, h: int, t: int) -> list[int]:
+def best(p: AttentionProblem, chosen: Kernel, a: Arrays, b: int, h: int, t: int) -> list[int]:
     """The blocks with the largest shares of the softmax over means, summed over a group, and the query's own."""
-    block, own = made.tile.block_k, t // made.tile.block_k
+    block = chosen.tile.block_k
+    own_block = t // chosen.tile.block_k
     means = round_to(a["K"][b, h].reshape(-1, block, p.head_dim).mean(axis=1), p.dtype)
     scores = a["Q"][b, h * p.group : (h + 1) * p.group, t] @ means.T / p.head_dim**0.5
     whole = scores[:, : (t + 1) // block]
@@ -95,26 +99,28 @@ def best(p: AttentionProblem, made: Kernel, a: Arrays, b: int, h: int, t: int) -
         if whole.shape[1]
         else np.zeros((p.group, 1))
     )
-    shares = np.exp(scores[:, :own] - lse).sum(axis=0)
-    rest = made.options.blocks - 1  # type: ignore[union-attr]
-    return sorted([*np.argsort(-shares, kind="stable")[:rest].tolist(), own])
+    shares = np.exp(scores[:, :own_block] - lse).sum(axis=0)
+    rest = chosen.options.blocks - 1  # type: ignore[union-attr]
+    return sorted([*np.argsort(-shares, kind="stable")[:rest].tolist(), own_block])
 
 
-def disagreement(p: AttentionProblem, made: Kernel, seed: int = 0, chain: Any = None) -> list[str]:
-    chain = plan(p, made) if chain is None else chain
+def disagreement(
+    p: AttentionProblem, chosen: Kernel, seed: int = 0, chain: Any = None
+) -> list[str]:
+    chain = plan(p, chosen) if chain is None else chain
     arrays = {n: a for n, a in arrays_of(p, seed).items() if n in chain.tensors}
-    told = replace(
+    planned = replace(
         chain,
         tensors={**chain.tensors, "indices": replace(chain.tensors["indices"], role=Role.OUTPUT)},
     )
-    done = execute(p, made, arrays, chain=told)
-    found = bytes_apart(chain, done.traffic)
+    done = execute(p, chosen, arrays, chain=planned)
+    faults = bytes_apart(chain, done.traffic)
     lists = done.outputs["indices"]
     for b, h, t in np.ndindex(p.batch, p.kv_heads, p.seq_q):
-        if sorted(n for n in lists[b, h, t].tolist() if n >= 0) != best(p, made, arrays, b, h, t):
-            found.append(f"token {t} picks {lists[b, h, t]}")
-    worst = np.abs(done.outputs["O"] - attended(p, made, arrays, lists)).max()
-    return found if worst <= TOLERANCE[p.dtype] * 4 else [*found, f"O is off by {worst}"]
+        if sorted(n for n in lists[b, h, t].tolist() if n >= 0) != best(p, chosen, arrays, b, h, t):
+            faults.append(f"token {t} picks {lists[b, h, t]}")
+    worst = np.abs(done.outputs["O"] - attended(p, chosen, arrays, lists)).max()
+    return faults if worst <= TOLERANCE[p.dtype] * 4 else [*faults, f"O is off by {worst}"]
 
 
 SMALL = AttentionProblem(
@@ -124,13 +130,20 @@ SMALL = AttentionProblem(
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.integers(1, 2), st.integers(1, 2), st.integers(1, 7), st.sampled_from((2, 3, 4)), st.integers(1, 4),
-    st.sampled_from((0, 1, 5, 9)), st.integers(1, 5), st.sampled_from(("fp16", "bf16")), st.integers(0, 3),
-)  # fmt: skip
+    st.integers(1, 2),
+    st.integers(1, 2),
+    st.integers(1, 7),
+    st.sampled_from((2, 3, 4)),
+    st.integers(1, 4),
+    st.sampled_from((0, 1, 5, 9)),
+    st.integers(1, 5),
+    st.sampled_from(("fp16", "bf16")),
+    st.integers(0, 3),
+)
 def test_readers_agree_and_compute_native_sparse_attention(
     batch: int,
     kv_heads: int,
-    there: int,
+    block_count: int,
     block: int,
     blocks: int,
     window: int,
@@ -142,20 +155,21 @@ def test_readers_agree_and_compute_native_sparse_attention(
         batch=batch,
         heads=16 * kv_heads,
         kv_heads=kv_heads,
-        seq_q=there * block,
-        seq_k=there * block,
+        seq_q=block_count * block,
+        seq_k=block_count * block,
         dtype=dtype,
         output=dtype,
     )
     assert disagreement(problem, nsa(blocks, window, (rows, block)), seed) == []
 
 
-def differentiated(p: AttentionProblem, made: Kernel, seed: int) -> tuple[Arrays, Arrays]:
+def differentiated(p: AttentionProblem, chosen: Kernel, seed: int) -> tuple[Arrays, Arrays]:
     """(what a backward reads, its gradients) by dense derivatives, with picks as the description spreads them."""
-    block, window, a = made.tile.block_k, made.options.window, arrays_of(p, seed)  # type: ignore[union-attr]
-    token, key = np.arange(p.seq_q)[:, None], np.arange(p.seq_k)[None, :]
-    picked = BlockPicks(None, 0, 0, block=block).pairs(p.seq_q, made.options.blocks)  # type: ignore[union-attr]
-    lists = np.full((p.seq_q, made.options.blocks), -1)  # type: ignore[union-attr]
+    block, window, a = chosen.tile.block_k, chosen.options.window, arrays_of(p, seed)  # type: ignore[union-attr]
+    token = np.arange(p.seq_q)[:, None]
+    key = np.arange(p.seq_k)[None, :]
+    picked = BlockPicks(None, 0, 0, block=block).pairs(p.seq_q, chosen.options.blocks)  # type: ignore[union-attr]
+    lists = np.full((p.seq_q, chosen.options.blocks), -1)  # type: ignore[union-attr]
     for t in range(p.seq_q):
         lists[t, : np.diff(picked.indptr)[t]] = picked.indices[
             picked.indptr[t] : picked.indptr[t + 1]
@@ -175,7 +189,7 @@ def differentiated(p: AttentionProblem, made: Kernel, seed: int) -> tuple[Arrays
         "mask_columns": columns,
     }
     right: Arrays = {name: np.zeros(a[name[1]].shape) for name in ("dQ", "dK", "dV")}
-    for name, kept in seen.items() if window else list(seen.items())[:2]:
+    for name, kept_pairs in seen.items() if window else list(seen.items())[:2]:
         k, v = a["K"], a["V"]
         if name == "cmp":
             k, v = (
@@ -184,10 +198,13 @@ def differentiated(p: AttentionProblem, made: Kernel, seed: int) -> tuple[Arrays
             )
             saved |= {"K_cmp": k, "V_cmp": v}
         k, v = (np.repeat(x, p.group, axis=1) for x in (k, v))
-        scores = np.where(kept, np.einsum("bhid,bhjd->bhij", a["Q"], k) / p.head_dim**0.5, -np.inf)
+        scores = np.where(
+            kept_pairs, np.einsum("bhid,bhjd->bhij", a["Q"], k) / p.head_dim**0.5, -np.inf
+        )
         lse = np.logaddexp.reduce(scores, axis=-1)
         shares = np.exp(scores - np.where(np.isneginf(lse), 0.0, lse)[..., None])
-        o, d_o = shares @ v, round_to(a["dO"] * a[f"g_{name}"][..., None], p.dtype)
+        o = shares @ v
+        d_o = round_to(a["dO"] * a[f"g_{name}"][..., None], p.dtype)
         saved |= {f"O_{name}": round_to(o, p.dtype), f"LSE_{name}": lse}
         ds = (
             shares
@@ -205,34 +222,43 @@ def differentiated(p: AttentionProblem, made: Kernel, seed: int) -> tuple[Arrays
     return a | saved, right
 
 
-def wrong_gradients(p: AttentionProblem, made: Kernel, seed: int = 0) -> list[str]:
+def wrong_gradients(p: AttentionProblem, chosen: Kernel, seed: int = 0) -> list[str]:
     p = p.with_(passes="bwd")
-    chain, (arrays, right) = plan(p, made), differentiated(p, made, seed)
-    done = execute(p, made, {n: a for n, a in arrays.items() if n in chain.tensors}, chain=chain)
-    found = bytes_apart(chain, done.traffic)
-    found += [
-        told for told in wrong_bytes(chain, lower(chain, spill_slots=8)) if LISTS not in told
+    chain, (arrays, right) = plan(p, chosen), differentiated(p, chosen, seed)
+    done = execute(p, chosen, {n: a for n, a in arrays.items() if n in chain.tensors}, chain=chain)
+    faults = bytes_apart(chain, done.traffic)
+    faults += [
+        wrong_byte
+        for wrong_byte in wrong_bytes(chain, lower(chain, spill_slots=8))
+        if LISTS not in wrong_byte
     ]  # an entry a step
     assert {t.name for t in chain.role(Role.OUTPUT)} == right.keys()
     for name, array in right.items():
         error = np.abs(done.outputs[name].reshape(array.shape) - array).max() / max(
             1.0, np.abs(array).max()
         )
-        found += (
+        faults += (
             [f"{name} is off by {error}"] if error > TOLERANCE[p.dtype] * GRADIENT_FACTOR else []
         )
-    return found
+    return faults
 
 
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    st.integers(1, 2), st.integers(1, 2), st.integers(1, 6), st.sampled_from((2, 3, 4)), st.integers(1, 4),
-    st.sampled_from((0, 1, 5, 9)), st.integers(1, 5), st.sampled_from(("fp16", "bf16")), st.integers(0, 3),
-)  # fmt: skip
+    st.integers(1, 2),
+    st.integers(1, 2),
+    st.integers(1, 6),
+    st.sampled_from((2, 3, 4)),
+    st.integers(1, 4),
+    st.sampled_from((0, 1, 5, 9)),
+    st.integers(1, 5),
+    st.sampled_from(("fp16", "bf16")),
+    st.integers(0, 3),
+)
 def test_readers_agree_on_the_backward_and_it_computes_gradients(
     batch: int,
     kv_heads: int,
-    there: int,
+    block_count: int,
     block: int,
     blocks: int,
     window: int,
@@ -240,7 +266,12 @@ def test_readers_agree_on_the_backward_and_it_computes_gradients(
     dtype: str,
     seed: int,
 ) -> None:
-    tokens = {"seq_q": there * block, "seq_k": there * block, "dtype": dtype, "output": dtype}
+    tokens = {
+        "seq_q": block_count * block,
+        "seq_k": block_count * block,
+        "dtype": dtype,
+        "output": dtype,
+    }
     problem = SMALL.with_(batch=batch, heads=16 * kv_heads, kv_heads=kv_heads, **tokens)
     assert wrong_gradients(problem, nsa(blocks, window, (rows, block)), seed) == []
 
@@ -313,25 +344,31 @@ def test_bytes_of_its_backward() -> None:
 
 def test_operations_are_those_of_pairs_that_are_kept() -> None:
     """Means, picked blocks and a window of 512 are a third of the pairs that causal attention keeps of 8,192 tokens."""
-    made, causal = predict(LONG, "nsa", "h200", method="bounds"), LONG.matmul_flops()
-    assert 0.3 * causal < made.flops < 0.4 * causal
+    prediction = predict(LONG, "nsa", "h200", method="bounds")
+    causal = LONG.matmul_flops()
+    assert 0.3 * causal < prediction.flops < 0.4 * causal
 
 
 @pytest.mark.parametrize("method", ["replay", "capacity"])
 def test_hbm_reads_lie_between_the_bounds(method: Any) -> None:
-    made = predict(LONG.with_(seq_q=1024, seq_k=1024), "nsa", "h200", method=method)
-    read, keys = made.traffic.total("hbm", "read"), 4 * 1024 * 128 * 2
-    assert made.hbm_bounds.compulsory_read <= read * 1.01
-    assert keys <= made.traffic.total("hbm", "read", tensor="K") <= 2 * keys
+    prediction = predict(LONG.with_(seq_q=1024, seq_k=1024), "nsa", "h200", method=method)
+    read = prediction.traffic.total("hbm", "read")
+    keys = 4 * 1024 * 128 * 2
+    assert prediction.hbm_bounds.compulsory_read <= read * 1.01
+    assert keys <= prediction.traffic.total("hbm", "read", tensor="K") <= 2 * keys
 
 
 def test_it_says_what_it_does_not_take() -> None:
     h200 = load_profile("h200")
     for changes, says in (
-        ({"mask": "none"}, "mask"), ({"seq_q": 8193, "seq_k": 8193}, "multiples of 64"),
-        ({"seq_q": 64}, "no cache"), ({"kv_heads": 8}, "accepted: 4"), ({"dropout": 0.1}, "dropout"),
-        ({"head_dim": 256}, "head_dim"), ({"page_size": 64}, "page_size"),
-    ):  # fmt: skip
+        ({"mask": "none"}, "mask"),
+        ({"seq_q": 8193, "seq_k": 8193}, "multiples of 64"),
+        ({"seq_q": 64}, "no cache"),
+        ({"kv_heads": 8}, "accepted: 4"),
+        ({"dropout": 0.1}, "dropout"),
+        ({"head_dim": 256}, "head_dim"),
+        ({"page_size": 64}, "page_size"),
+    ):
         problem = LONG.with_(**changes)
         with pytest.raises(InputError, match=says):
             plan(problem, resolve("nsa", problem, h200))
@@ -340,6 +377,6 @@ def test_it_says_what_it_does_not_take() -> None:
 def test_it_is_compared_beside_a_kernel_that_takes_any_heads(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asked = "compare --gpu h200 --kernel fa3,nsa --heads 32 --kv-heads 2 --seq-len 1k --head-dim 64 --causal"
-    assert main([*asked.split(), "--dtype", "bf16", "--method", "bounds"]) == 0
+    command = "compare --gpu h200 --kernel fa3,nsa --heads 32 --kv-heads 2 --seq-len 1k --head-dim 64 --causal"
+    assert main([*command.split(), "--dtype", "bf16", "--method", "bounds"]) == 0
     assert "nsa" in capsys.readouterr().out

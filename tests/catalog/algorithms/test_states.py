@@ -66,27 +66,39 @@ def calls(draw: st.DrawFn) -> tuple[AttentionProblem, Kernel]:
     """Every option, ragged chunks, grouped heads, states before and after, both layouts, decoding."""
     algorithm = draw(st.sampled_from(("delta_rule", "ssd")))
     options: dict[str, Any] = {
-        "step_tokens": draw(st.sampled_from((0, 1))), "step_columns": draw(st.sampled_from((5, 32))),
-        "reads_state": draw(st.sampled_from((None, True, False))), "writes_state": draw(st.booleans()),
-    }  # fmt: skip
+        "step_tokens": draw(st.sampled_from((0, 1))),
+        "step_columns": draw(st.sampled_from((5, 32))),
+        "reads_state": draw(st.sampled_from((None, True, False))),
+        "writes_state": draw(st.booleans()),
+    }
     if algorithm == "delta_rule":
         options |= {
-            "gate": draw(st.sampled_from(("head", "column"))), "norm": draw(st.booleans()), "sub_chunk": 4,
-            "separate_solve": draw(st.booleans()), "output_columns": draw(st.sampled_from((7, 64))),
-        }  # fmt: skip
+            "gate": draw(st.sampled_from(("head", "column"))),
+            "norm": draw(st.booleans()),
+            "sub_chunk": 4,
+            "separate_solve": draw(st.booleans()),
+            "output_columns": draw(st.sampled_from((7, 64))),
+        }
     else:
         options |= {
             "scan_rows": draw(st.sampled_from((3, 8))),
             "pass_numbers": draw(st.sampled_from((20, 1024))),
         }
-    kv_heads, new = draw(st.integers(1, 2)), draw(st.sampled_from((1, 2, 8, 13, 24)))
+    kv_heads = draw(st.integers(1, 2))
+    new = draw(st.sampled_from((1, 2, 8, 13, 24)))
     group = 1 if options.get("gate") == "column" else draw(st.integers(1, 3))
     problem = AttentionProblem(
-        batch=draw(st.integers(1, 2)), heads=kv_heads * group, kv_heads=kv_heads, seq_q=new,
-        seq_k=new + draw(st.sampled_from((0, 5))), head_dim=draw(st.sampled_from((4, 10))),
-        head_dim_v=draw(st.sampled_from((3, 8))), dtype="bf16", mask="causal",
+        batch=draw(st.integers(1, 2)),
+        heads=kv_heads * group,
+        kv_heads=kv_heads,
+        seq_q=new,
+        seq_k=new + draw(st.sampled_from((0, 5))),
+        head_dim=draw(st.sampled_from((4, 10))),
+        head_dim_v=draw(st.sampled_from((3, 8))),
+        dtype="bf16",
+        mask="causal",
         layout=draw(st.sampled_from(("bhsd", "bshd"))),
-    )  # fmt: skip
+    )
     tile = Tile(draw(st.sampled_from((2, 8))), 8)
     return problem, Kernel(algorithm, algorithm, tile, options=options_for(algorithm, options))
 
@@ -160,8 +172,8 @@ def test_the_sequence_of_dependent_steps_bounds_a_long_prompt() -> None:
     problem = AttentionProblem(
         heads=32, kv_heads=16, seq_q=16384, head_dim=128, dtype="bf16", mask="causal"
     )
-    one = predict(problem, "gdn", "h200-sxm")
-    walk = next(t for t in one.time.launches if t.name == "state")
+    prediction = predict(problem, "gdn", "h200-sxm")
+    walk = next(t for t in prediction.time.launches if t.name == "state")
     assert walk.bound_by == "sequence"
     again = predict(problem.with_(seq_q=32768, seq_k=32768), "gdn", "h200-sxm").time
     assert next(t for t in again.launches if t.name == "state").total_s == pytest.approx(
@@ -219,10 +231,10 @@ def test_a_step_of_decoding_moves_the_state_alone() -> None:
     step = AttentionProblem(
         batch=8, heads=32, kv_heads=16, seq_q=1, seq_k=4096, head_dim=128, dtype="bf16"
     )
-    one = predict(step, "gdn", "h200-sxm")
-    assert [launch.name for launch in one.chain.launches] == ["step"]
-    assert one.traffic.total("l2", "read", tensor="state_before") == 8 * 32 * 128 * 128 * 4
-    assert one.traffic.total("l2", "write", tensor="state_after") == 8 * 32 * 128 * 128 * 4
+    prediction = predict(step, "gdn", "h200-sxm")
+    assert [launch.name for launch in prediction.chain.launches] == ["step"]
+    assert prediction.traffic.total("l2", "read", tensor="state_before") == 8 * 32 * 128 * 128 * 4
+    assert prediction.traffic.total("l2", "write", tensor="state_after") == 8 * 32 * 128 * 128 * 4
     longer = predict(step.with_(seq_k=1 << 20), "gdn", "h200-sxm")
-    assert longer.traffic.total("l2") == one.traffic.total("l2")
-    assert longer.time_s == one.time_s
+    assert longer.traffic.total("l2") == prediction.traffic.total("l2")
+    assert longer.time_s == prediction.time_s

@@ -39,12 +39,17 @@ def cases(draw: st.DrawFn, algorithm: str) -> tuple[AttentionProblem, Kernel]:
         else 1
     )
     problem = AttentionProblem(
-        batch=draw(st.integers(1, 2)), heads=heads, seq_q=draw(st.integers(1, 40)), seq_k=draw(st.integers(1, 40)),
-        head_dim=draw(st.sampled_from((1, 4, 10))), head_dim_v=draw(st.sampled_from((1, 3, 8))),
-        mask=draw(st.sampled_from(("none", "causal"))), layout=draw(st.sampled_from(("bhsd", "bshd"))),
+        batch=draw(st.integers(1, 2)),
+        heads=heads,
+        seq_q=draw(st.integers(1, 40)),
+        seq_k=draw(st.integers(1, 40)),
+        head_dim=draw(st.sampled_from((1, 4, 10))),
+        head_dim_v=draw(st.sampled_from((1, 3, 8))),
+        mask=draw(st.sampled_from(("none", "causal"))),
+        layout=draw(st.sampled_from(("bhsd", "bshd"))),
         dtype=draw(st.sampled_from(("fp32", "fp16", "bf16"))),
         passes=draw(st.sampled_from(("fwd", "bwd", "fwd+bwd"))) if groups == 1 else "fwd",
-    )  # fmt: skip
+    )
     blocks = -(-problem.seq_k // 16)
     options = {"value_heads_per_tile": heads // groups} if draw(st.booleans()) or groups > 1 else {}
     tile = Tile(draw(st.sampled_from((4, 16, 24))), 16)
@@ -53,8 +58,13 @@ def cases(draw: st.DrawFn, algorithm: str) -> tuple[AttentionProblem, Kernel]:
     )
     lse = groups == 1 and draw(st.booleans())
     return problem, Kernel(
-        algorithm, algorithm, tile, splits=splits, writes_lse=lse, options=options_for(algorithm, options)
-    )  # fmt: skip
+        algorithm,
+        algorithm,
+        tile,
+        splits=splits,
+        writes_lse=lse,
+        options=options_for(algorithm, options),
+    )
 
 
 @pytest.mark.parametrize("algorithm", ["uniform", "uniform_naive"])
@@ -71,10 +81,10 @@ def test_lowered_bytes_are_the_counted_bytes(data: st.DataObject) -> None:
     if problem.layout == "bshd":  # rows in whole sectors are counted, objects have their true size
         problem = problem.with_(layout="bhsd")
     chain = plan(problem, kernel)
-    made = lower(chain, 1)
+    lowered = lower(chain, 1)
     counted = count(chain)
-    for launch in made.launches:
-        moved = 0
+    for launch in lowered.launches:
+        moved_bytes = 0
         for templates, steps in (
             (launch.prologue, None),
             (launch.loop, launch.count),
@@ -91,14 +101,14 @@ def test_lowered_bytes_are_the_counted_bytes(data: st.DataObject) -> None:
                             + np.arange(t.rows)[:, None] * t.row_stride
                             + np.arange(t.span)[None, :]
                         )
-                        assert 0 <= at.min() <= at.max() < made.size.size
+                        assert 0 <= at.min() <= at.max() < lowered.size.size
                         if chain.tensors[t.tensor].cols > 1:
-                            moved += int(made.size[at].sum())
+                            moved_bytes += int(lowered.size[at].sum())
         vectors = {n for n, t in chain.tensors.items() if t.cols == 1}
         wanted = sum(
             r.bytes for r in counted if r.launch == launch.name and r.tensor not in vectors
         )
-        assert moved == wanted, launch.name
+        assert moved_bytes == wanted, launch.name
 
 
 def test_the_reference_shares_one_matrix() -> None:
@@ -107,14 +117,16 @@ def test_the_reference_shares_one_matrix() -> None:
         batch=2, heads=3, seq_q=7, seq_k=9, head_dim=4, head_dim_v=5, dtype="fp32"
     )
     arrays = random_arrays(problem, 1)
-    q, k, v = arrays["Q"][:, :1], arrays["K"][:, :1], arrays["V"]
+    q = arrays["Q"][:, :1]
+    k = arrays["K"][:, :1]
+    v = arrays["V"]
     scores = q[:, 0] @ k[:, 0].transpose(0, 2, 1) / 2.0  # 1 / sqrt(4)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     right = np.stack([weights @ v[:, h] for h in range(3)], axis=1)
-    found = reference(problem, {"Q": q, "K": k, "V": v})
-    np.testing.assert_allclose(found["O"], right, rtol=1e-12, atol=1e-12)
-    assert found["LSE"].shape == (2, 1, 7)
+    expected = reference(problem, {"Q": q, "K": k, "V": v})
+    np.testing.assert_allclose(expected["O"], right, rtol=1e-12, atol=1e-12)
+    assert expected["LSE"].shape == (2, 1, 7)
     done = execute(problem, Kernel("u", "uniform", Tile(4, 4)), {"Q": q, "K": k, "V": v})
     np.testing.assert_allclose(done.outputs["O"], right, rtol=1e-5, atol=1e-5)
 
@@ -123,8 +135,16 @@ def test_gradients_are_those_of_autograd() -> None:
     torch = pytest.importorskip(
         "torch", reason="torch, the oracle of the gradients, is not installed"
     )
-    problem = AttentionProblem(heads=3, seq_q=6, seq_k=8, head_dim=4, head_dim_v=5, dtype="fp32", passes="fwd+bwd",
-                               mask="causal")  # fmt: skip
+    problem = AttentionProblem(
+        heads=3,
+        seq_q=6,
+        seq_k=8,
+        head_dim=4,
+        head_dim_v=5,
+        dtype="fp32",
+        passes="fwd+bwd",
+        mask="causal",
+    )
     arrays = random_arrays(problem, 2)
     arrays |= {n: arrays[n][:, :1] for n in "QK"}
     q, k, v = (torch.tensor(arrays[n], requires_grad=True) for n in "QKV")
@@ -152,13 +172,13 @@ def _bytes(
 @pytest.mark.parametrize("per_tile", [1, 2, 4, 8])
 def test_bytes_of_the_tile_choices(per_tile: int) -> None:
     problem = AttentionProblem(heads=8, seq_q=1024, head_dim=64)
-    one = 1024 * 64 * 2  # a head's rows
+    tensor_bytes = 1024 * 64 * 2  # a head's rows
     groups, blocks = 8 // per_tile, 1024 // 64
     assert _bytes(problem, per_tile) == {
-        ("Q", "read"): groups * one,  # again for every group of value heads
-        ("K", "read"): groups * blocks * one,
-        ("V", "read"): 8 * blocks * one,  # the same whatever the groups
-        ("O", "write"): 8 * one,
+        ("Q", "read"): groups * tensor_bytes,  # again for every group of value heads
+        ("K", "read"): groups * blocks * tensor_bytes,
+        ("V", "read"): 8 * blocks * tensor_bytes,  # the same whatever the groups
+        ("O", "write"): 8 * tensor_bytes,
     }
 
 
@@ -175,7 +195,9 @@ def test_through_memory_one_matrix_in_place_of_one_a_head() -> None:
         plan(problem, Kernel("n", a, Tile(64, 64), options=options_for(a, fixed)))
         for a in ("naive", "uniform_naive")
     )
-    u, nn = 2 * 1024 * 64 * 2, 2 * 1024 * 1024 * 2  # one head's rows, one head's matrix
+    # one head's rows, one head's matrix
+    u = 2 * 1024 * 64 * 2
+    nn = 2 * 1024 * 1024 * 2
     assert count(plain).total("l2") == 8 * (4 * u + 4 * nn)
     assert (
         count(shared).total("l2") == 2 * u + 8 * 2 * u + 4 * nn
@@ -185,10 +207,10 @@ def test_through_memory_one_matrix_in_place_of_one_a_head() -> None:
 
 def test_operations_are_those_of_one_matrix() -> None:
     problem = AttentionProblem(heads=12, seq_q=256, head_dim=64)
-    made = predict(problem, "uniform-naive", "t4", method="bounds")
-    assert made.flops == 256 * 256 * 2 * (64 + 12 * 64)
-    assert made.to_dict()["flops"] == made.flops
-    assert made.to_dict()["exps"] == 256 * 256
+    prediction = predict(problem, "uniform-naive", "t4", method="bounds")
+    assert prediction.flops == 256 * 256 * 2 * (64 + 12 * 64)
+    assert prediction.to_dict()["flops"] == prediction.flops
+    assert prediction.to_dict()["exps"] == 256 * 256
     assert predict(problem, "flash", "t4", method="bounds").flops == 12 * 256 * 256 * 2 * 128
 
 
@@ -213,17 +235,19 @@ def test_the_tile_fits_and_takes_a_divisor_of_the_heads(
     if passes != "fwd":
         assert per_tile == heads
     if heads * width <= 384:
-        made = predict(problem, kernel, profile, method="bounds")
-        assert made.time.total_s > 0
+        prediction = predict(problem, kernel, profile, method="bounds")
+        assert prediction.time.total_s > 0
 
 
 @pytest.mark.parametrize("gpu", ["t4", "l4", "a100"])
 def test_replay_reads_q_and_k_once(gpu: str) -> None:
     """All of it fits in L2: HBM reads are the compulsory ones, and those have Q and K of one head."""
     problem = AttentionProblem(batch=4, heads=4, seq_q=256, head_dim=64)
-    made = predict(problem, "uniform", gpu, method="replay")
-    assert made.hbm_bounds.compulsory_read == 4 * 256 * 64 * 2 * (1 + 1 + 4)
-    assert made.hbm_payload.read == pytest.approx(made.hbm_bounds.compulsory_read, rel=0.01)
+    prediction = predict(problem, "uniform", gpu, method="replay")
+    assert prediction.hbm_bounds.compulsory_read == 4 * 256 * 64 * 2 * (1 + 1 + 4)
+    assert prediction.hbm_payload.read == pytest.approx(
+        prediction.hbm_bounds.compulsory_read, rel=0.01
+    )
 
 
 @pytest.mark.parametrize("gpu", ["t4", "l4", "a100"])

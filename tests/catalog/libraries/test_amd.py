@@ -76,7 +76,7 @@ def test_a_head_runs_on_one_l2() -> None:
         ).launches
         head, _ = start_order(launch)
         on = np.arange(launch.work_tiles) % XCDS
-        assert all(len(set(on[head == one])) == 1 for one in set(head.tolist()))
+        assert all(len(set(on[head == some_head])) == 1 for some_head in set(head.tolist()))
         assert all(len(set(head[on == xcd])) == 2 * batch for xcd in range(XCDS))
         assert head[0] != head[XCDS], "of an L2's two heads, the other one comes next"
         first = head[: launch.work_tiles // batch]
@@ -84,11 +84,11 @@ def test_a_head_runs_on_one_l2() -> None:
 
 
 def test_sharing_heads_out_saves_bytes_behind_the_l2s() -> None:
-    gpu, asked = load_profile("mi355x"), problem(seq_q=4096)
+    gpu, case = load_profile("mi355x"), problem(seq_q=4096)
 
     def found(**settings: object) -> tuple[int, float]:
         p = predict(
-            asked, resolve("hipkittens", asked, gpu, Overrides(order="query", **settings)), gpu
+            case, resolve("hipkittens", case, gpu, Overrides(order="query", **settings)), gpu
         )  # type: ignore[arg-type]
         assert p.side is not None
         assert p.l2_hit_rate is not None
@@ -100,8 +100,8 @@ def test_sharing_heads_out_saves_bytes_behind_the_l2s() -> None:
 
 
 def test_orders_names_a_head_an_l2_first(capsys: pytest.CaptureFixture[str]) -> None:
-    said = "--gpu mi355x --heads 16 --seq-len 2k --head-dim 128 --dtype bf16 --kernel ck --order query --format json"
-    assert main(["orders", *said.split()]) == 0
+    options = "--gpu mi355x --heads 16 --seq-len 2k --head-dim 128 --dtype bf16 --kernel ck --order query --format json"
+    assert main(["orders", *options.split()]) == 0
     orders = json.loads(capsys.readouterr().out)["orders"]
     least = {
         n: min(order["side_bytes"] for order in orders if order["chiplets"] == n) for n in (1, XCDS)
@@ -111,7 +111,7 @@ def test_orders_names_a_head_an_l2_first(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_predict_says_what_goes_behind_the_l2s(capsys: pytest.CaptureFixture[str]) -> None:
-    said = [
+    options = [
         "--gpu",
         "mi355x",
         "--heads",
@@ -123,12 +123,12 @@ def test_predict_says_what_goes_behind_the_l2s(capsys: pytest.CaptureFixture[str
         "--kernel",
         "ck",
     ]
-    assert main(["predict", *said]) == 0
+    assert main(["predict", *options]) == 0
     text = capsys.readouterr().out
     assert "L2s <-> memory-side cache (replay)" in text
     assert "% of the bytes that are read from an L2 lie in it" in text
     assert "assumed" in text
-    assert main(["predict", *said, "--format", "json"]) == 0
+    assert main(["predict", *options, "--format", "json"]) == 0
     (out,) = json.loads(capsys.readouterr().out)["predictions"]
     totals = out["totals"]
     assert totals["hbm"]["read"] <= totals["side"]["read"] <= totals["l2"]["read"]
@@ -138,22 +138,22 @@ def test_predict_says_what_goes_behind_the_l2s(capsys: pytest.CaptureFixture[str
 
 
 def test_of_orders_alike_at_hbm_the_one_with_less_behind_the_l2s_is_first() -> None:
-    own, shared = OrderChoice(), OrderChoice(chiplets=XCDS)
+    own_order, shared = OrderChoice(), OrderChoice(chiplets=XCDS)
     entries = [
-        OrderEntry(own, (), 1000, 0, 1000, 1e-3, 8000),
+        OrderEntry(own_order, (), 1000, 0, 1000, 1e-3, 8000),
         OrderEntry(shared, (), 1000, 0, 1000, 1e-3, 1000),
     ]
-    assert [e.choice for e in ranked(entries, own)] == [shared, own]
-    assert ranked([replace(e, side_bytes=None) for e in entries], own)[0].choice == own
+    assert [e.choice for e in ranked(entries, own_order)] == [shared, own_order]
+    assert ranked([replace(e, side_bytes=None) for e in entries], own_order)[0].choice == own_order
 
 
 def test_a_slow_cache_behind_the_l2s_holds_the_computing_up() -> None:
-    gpu, asked = load_profile("mi355x"), problem(seq_q=4096)
-    kernel = resolve("hipkittens", asked, gpu, Overrides(order="query", chiplets=1))
-    fast = predict(asked, kernel, gpu)
+    gpu, case = load_profile("mi355x"), problem(seq_q=4096)
+    kernel = resolve("hipkittens", case, gpu, Overrides(order="query", chiplets=1))
+    fast = predict(case, kernel, gpu)
     assert fast.side is not None
     rate = fast.side.total / fast.time.total_s
-    slow = predict(asked, kernel, replace(gpu, memory_side_bandwidth_bytes_per_s=rate))
+    slow = predict(case, kernel, replace(gpu, memory_side_bandwidth_bytes_per_s=rate))
     assert (
         slow.time.launches[0].seconds["side"] > 0.8 * fast.time.total_s
     )  # CTAs that wait gather, and ask for less

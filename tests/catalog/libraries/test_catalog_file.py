@@ -35,7 +35,7 @@ H200 = "h200-sxm"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+def new_files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """A file made of every kernel of the catalog."""
     folder = tmp_path_factory.mktemp("made")
     for name in entry_names():
@@ -44,10 +44,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 def own(
-    tmp_path: Path, said: str = "", base: str = "flash", changes: Mapping[str, str] | None = None
+    tmp_path: Path,
+    lines_added: str = "",
+    base: str = "flash",
+    changes: Mapping[str, str] | None = None,
 ) -> Path:
     """A file made of `base` whose table [kernel] says this, too."""
-    text = new_file(base, "mine").replace("[kernel]\n", f"[kernel]\n{said}\n", 1)
+    text = new_file(base, "mine").replace("[kernel]\n", f"[kernel]\n{lines_added}\n", 1)
     for old, new in (changes or {}).items():
         assert old in text
         text = text.replace(old, new, 1)
@@ -97,35 +100,41 @@ def nameless(kernel: Kernel) -> Kernel:
     st.sampled_from(("a100", "h100", "b200", "l4")),
 )
 def test_a_new_file_is_the_kernel_it_came_from(
-    made: Mapping[str, Path], name: str, problem: AttentionProblem, gpu: str
+    new_files: Mapping[str, Path], name: str, problem: AttentionProblem, gpu: str
 ) -> None:
     with suppress(InputError):  # cuDNN on an A100 is another entry of the catalog
         assume(resolve(name, problem, load_profile(gpu)).name == name)
-    assert resolved(str(made[name]), problem, gpu) == resolved(name, problem, gpu)
+    assert resolved(str(new_files[name]), problem, gpu) == resolved(name, problem, gpu)
 
 
 @pytest.mark.parametrize("name", ["fa2", "fa3"])
-def test_and_predicts_the_same(made: Mapping[str, Path], name: str) -> None:
-    asked: dict[str, Any] = {
+def test_and_predicts_the_same(new_files: Mapping[str, Path], name: str) -> None:
+    case: dict[str, Any] = {
         "heads": 4,
         "seq_len": 1000,
         "causal": True,
         "gpu": "h100",
         "passes": "fwd+bwd",
     }
-    ours, theirs = (iosim.predict(kernel=kernel, **asked) for kernel in (str(made[name]), name))
+    ours, theirs = (iosim.predict(kernel=kernel, **case) for kernel in (str(new_files[name]), name))
     assert ours.time_s == theirs.time_s
     assert {(r.level, r.tensor, r.direction, r.launch): r.bytes for r in ours.traffic} == {
         (r.level, r.tensor, r.direction, r.launch): r.bytes for r in theirs.traffic
     }
 
 
-def test_every_new_file_is_whole_and_says_what_its_keys_mean(made: Mapping[str, Path]) -> None:
-    for name, path in made.items():
+def test_every_new_file_is_whole_and_says_what_its_keys_mean(new_files: Mapping[str, Path]) -> None:
+    for name, path in new_files.items():
         assert check_file(str(path)) == [], name
         assert max(map(len, path.read_text(encoding="utf-8").splitlines())) < 1100
-    rows = [(table, row) for name in entry_names() for table, data in entry(name).items() if isinstance(data, list)
-            for row in data if isinstance(row, dict)]  # fmt: skip
+    rows = [
+        (table, row)
+        for name in entry_names()
+        for table, data in entry(name).items()
+        if isinstance(data, list)
+        for row in data
+        if isinstance(row, dict)
+    ]
     assert all(
         catalog_file.MEANINGS.get(table, catalog_file.ROW)[key].means
         for table, row in rows
@@ -135,13 +144,17 @@ def test_every_new_file_is_whole_and_says_what_its_keys_mean(made: Mapping[str, 
 
 
 def test_every_unsaid_value_is_what_holds_without_it(tmp_path: Path) -> None:
-    problem, gpu = AttentionProblem(heads=2, seq_q=256), load_profile("a100")
+    problem = AttentionProblem(heads=2, seq_q=256)
+    gpu = load_profile("a100")
     plain = resolve(str(own(tmp_path)), problem, gpu)
     text = new_file("flash", "mine")
     needs_more = ("specialisation", "loads_ahead", "cluster")
     unsaid = {name: key.unsaid for name, key in catalog_file.KERNEL.items() if key.unsaid != "..."}
-    lines = [f"{name} = {value}" for name, value in unsaid.items()
-             if f"\n{name} =" not in text and name not in needs_more]  # fmt: skip
+    lines = [
+        f"{name} = {value}"
+        for name, value in unsaid.items()
+        if f"\n{name} =" not in text and name not in needs_more
+    ]
     assert resolve(str(own(tmp_path, "\n".join(lines))), problem, gpu) == plain
 
 
@@ -160,9 +173,9 @@ def test_the_command_writes_a_file_that_check_takes(
         (["--from", "fa2", "--name", "My Kernel"], "--name"),
     ):
         assert main(["kernels", "new", *words]) == 2
-        told = capsys.readouterr().err
-        assert len(told.splitlines()) == 1
-        assert message.strip("`").split("'")[0].strip("` ") in told
+        err = capsys.readouterr().err
+        assert len(err.splitlines()) == 1
+        assert message.strip("`").split("'")[0].strip("` ") in err
 
 
 # --- What a file can say ----------------------------------------------------------------------------------------------
@@ -197,16 +210,18 @@ def test_what_a_file_says_tells_in_time_bytes_or_memory(
 ) -> None:
     tile = {"warps = 4": "warps = 12", "block_k = 128": "block_k = 64"}
     values = [
-        figures(own(tmp_path, said, changes=tile), head_dim=64)[which] for said in (less, more)
+        figures(own(tmp_path, line, changes=tile), head_dim=64)[which] for line in (less, more)
     ]
     assert values[0] < values[1]
 
 
 def test_a_cluster_sections_and_a_persistent_grid_are_taken(tmp_path: Path) -> None:
-    said = "cluster = 2\nsection_heads = 4\npersistent_ctas_per_sm = 2"
+    lines_added = "cluster = 2\nsection_heads = 4\npersistent_ctas_per_sm = 2"
     changes = {"min_cc = 50": "min_cc = 90", 'scheduler = "static"': 'scheduler = "persistent"'}
     kernel = resolve(
-        str(own(tmp_path, said, changes=changes)), AttentionProblem(seq_q=512), load_profile("h100")
+        str(own(tmp_path, lines_added, changes=changes)),
+        AttentionProblem(seq_q=512),
+        load_profile("h100"),
     )
     assert (kernel.schedule.cluster, kernel.schedule.section_heads, kernel.persistent_ctas) == (
         2,
@@ -216,7 +231,7 @@ def test_a_cluster_sections_and_a_persistent_grid_are_taken(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("said", "refused"),
+    ("line", "refused"),
     [
         ('specialisation = "producer"', "kernel.specialisation: 'producer' needs a matrix_unit"),
         (
@@ -234,21 +249,21 @@ def test_a_cluster_sections_and_a_persistent_grid_are_taken(tmp_path: Path) -> N
     ],
 )
 def test_a_word_that_cannot_stand_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], said: str, refused: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, refused: str
 ) -> None:
-    assert main(["predict", "--gpu", "h100", "--kernel", str(own(tmp_path, said))]) == 2
+    assert main(["predict", "--gpu", "h100", "--kernel", str(own(tmp_path, line))]) == 2
     (message,) = capsys.readouterr().err.splitlines()
     assert refused in message
 
 
 def test_words_for_the_unit_stand_for_what_the_catalog_says(tmp_path: Path) -> None:
-    for said, unit in (
+    for word, unit in (
         ('"fma"', MatrixUnit.FP32),
         ('"wgmma"\nspecialisation = "producer"', MatrixUnit.SPECIALISED),
         ('"wgmma"\nspecialisation = "ping-pong"', MatrixUnit.PINGPONG),
         ('"tcgen05"\nspecialisation = "ping-pong"', MatrixUnit.TCGEN05),
     ):
-        path = own(tmp_path, f"matrix_unit = {said}")
+        path = own(tmp_path, f"matrix_unit = {word}")
         assert (
             resolve(str(path), AttentionProblem(seq_q=64), load_profile("h100")).matrix_unit is unit
         )
@@ -277,13 +292,13 @@ and was 38 % low to 1 % high before a page's runs of lines were permuted (lines.
 def test_foreign_kernels_meet_their_counters(rows: list[Any]) -> None:
     assert len(rows) == 8
     for row in rows:
-        for name, most in (
+        for name, tolerance in (
             ("l2_read", 0.001),
             ("l2_write", 0.001),
             ("hbm_read", 0.05),
             ("seconds", 0.10),
         ):
-            assert abs(row.error[name]) <= FAR.get((name, row.problem.seq_q), most), (
+            assert abs(row.error[name]) <= FAR.get((name, row.problem.seq_q), tolerance), (
                 row.implementation,
                 name,
             )
@@ -341,11 +356,12 @@ def l2_rows(traffic: Traffic) -> list[tuple[str, str, int]]:
 
 def test_a_class_is_an_algorithm(sigmoid: Kernel) -> None:
     problem = AttentionProblem(heads=2, seq_q=40, seq_k=27, head_dim=8, mask="causal", dtype="fp32")
-    done, chain = execute(problem, sigmoid), plan(problem, sigmoid)
+    done = execute(problem, sigmoid)
+    chain = plan(problem, sigmoid)
     assert l2_rows(done.traffic) == l2_rows(count(chain)) == l2_rows(closed_form(chain))
     q, k, v = (done.inputs[name] for name in "QKV")
-    kept = np.arange(40)[:, None] + (27 - 40) >= np.arange(27)
-    weights = kept / (1 + np.exp(-(q @ k.swapaxes(-1, -2)) / np.sqrt(8)))
+    kept_pairs = np.arange(40)[:, None] + (27 - 40) >= np.arange(27)
+    weights = kept_pairs / (1 + np.exp(-(q @ k.swapaxes(-1, -2)) / np.sqrt(8)))
     np.testing.assert_allclose(done.outputs["O"], weights @ v, rtol=1e-5, atol=1e-6)
     assert chain.tensors.keys() == {"Q", "K", "V", "O"}
     assert iosim.predict(AttentionProblem(heads=2, seq_q=256), sigmoid, "a100").hbm.read > 0

@@ -45,8 +45,12 @@ def test_the_backward_fits_every_hopper(gpu: str, head_dim: int, passes: str) ->
 
 def test_registers_of_recorded_backwards() -> None:
     """Every main launch of cuDNN's backward that was profiled has the catalog's threads and registers."""
-    recorded = [r for table in ("h200_library_kernels.csv", "h200_chain_launches.csv") for r in rows(table)
-                if r["implementation"].startswith("cudnn") and "(384, 1, 1)" in r["block"]]  # fmt: skip
+    recorded = [
+        r
+        for table in ("h200_library_kernels.csv", "h200_chain_launches.csv")
+        for r in rows(table)
+        if r["implementation"].startswith("cudnn") and "(384, 1, 1)" in r["block"]
+    ]
     assert len(recorded) > 50
     assert {int(float(r["registers"])) for r in recorded} == {168}
 
@@ -105,8 +109,8 @@ def test_boxes_past_the_end_cost_the_sm_whole_rows() -> None:
     read = 2 * 16 * (8 * 128 + 8 * 2 * 8 * 128) * 64 * 2 + 32 * (2 * 16 * 8 + 132)
     row = next(r for r in rows("h200_library_kernels.csv") if r["call"] == "130")
     assert round(read, -3) == int(float(row["l2_read"]))
-    asked = problem(batch=2, heads=16, seq_q=1000, head_dim=64)
-    assert predict(asked, "cudnn", "h200", method="bounds").total("l2", "read") == read
+    case = problem(batch=2, heads=16, seq_q=1000, head_dim=64)
+    assert predict(case, "cudnn", "h200", method="bounds").total("l2", "read") == read
 
 
 def test_the_closed_engine_runs_the_public_member() -> None:
@@ -116,9 +120,15 @@ def test_the_closed_engine_runs_the_public_member() -> None:
         assert re.search(r"knob_7_64x128x128_4x1x1_cga1x1x1", name), name
 
 
-@pytest.mark.parametrize(("gpu", "version", "backend"), [
-    ("h100", 91900, "cudnn"), ("h200", 91600, "cudnn"), ("h100", 91500, "flash"), ("b200", 92000, "flash"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gpu", "version", "backend"),
+    [
+        ("h100", 91900, "cudnn"),
+        ("h200", 91600, "cudnn"),
+        ("h100", 91500, "flash"),
+        ("b200", 92000, "flash"),
+    ],
+)
 def test_pytorch_gives_wide_heads_to_cudnn_on_hopper(gpu: str, version: int, backend: str) -> None:
     profile = load_profile(gpu)
     assert choose(problem(head_dim=256), profile, order(profile, version), version)[0] == backend

@@ -28,11 +28,11 @@ def call(seq: int, clocks: str = "sustained") -> Prediction:
 
 @pytest.mark.parametrize("clocks", ["boost", "sustained"])
 def test_published_times_of_a_t4_are_within_15_percent_and_inside_the_range(clocks: str) -> None:
-    found = {seq: call(seq, clocks) for seq in MEASURED_MS}
-    off = [abs(1e3 * found[seq].time_s / measured - 1) for seq, measured in MEASURED_MS.items()]
+    calls = {seq: call(seq, clocks) for seq in MEASURED_MS}
+    off = [abs(1e3 * calls[seq].time_s / measured - 1) for seq, measured in MEASURED_MS.items()]
     assert median(off) < 0.15
     for seq, measured in MEASURED_MS.items():
-        span = found[seq].time_range
+        span = calls[seq].time_range
         assert span is not None
         assert span.seconds[0] < measured / 1e3 < span.seconds[1]
 

@@ -41,15 +41,33 @@ def test_it_is_the_gpus_generation(gpu: str, kernel: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("gpu", "values", "kernel"), [
-    ("b200", {"seq_q": 1, "seq_k": 4096}, "fa2"), ("b200", {"passes": "bwd"}, "fa4"), ("h100", {"dtype": "fp8"}, "fa3"),
-    ("h100", {"dropout": 0.1}, "fa2"), ("h100", {"bias": "full"}, "cutlass"), ("a100", {"dtype": "fp32"}, "cutlass"),
-    ("a100", {"page_size": 16}, "flash"), ("a100", {"head_dim": 192, "head_dim_v": 128}, "cutlass"),
-    ("h100", {"head_dim": 576, "head_dim_v": 512, "kv_heads": 1, "seq_q": 1, "latent_kv": True}, "flashmla"),
-    ("a100", {"head_dim": 576, "head_dim_v": 512, "kv_heads": 1, "seq_q": 1, "latent_kv": True}, "mla"),
-    ("h100", {"mask": "butterfly"}, "flash"), ("b200", {"head_dim": 256}, "fa4-256"),
-    ("b200", {"head_dim": 256, "seq_q": 1}, "fa2"), ("b200", {"head_dim": 256, "passes": "fwd+bwd"}, "fa2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gpu", "values", "kernel"),
+    [
+        ("b200", {"seq_q": 1, "seq_k": 4096}, "fa2"),
+        ("b200", {"passes": "bwd"}, "fa4"),
+        ("h100", {"dtype": "fp8"}, "fa3"),
+        ("h100", {"dropout": 0.1}, "fa2"),
+        ("h100", {"bias": "full"}, "cutlass"),
+        ("a100", {"dtype": "fp32"}, "cutlass"),
+        ("a100", {"page_size": 16}, "flash"),
+        ("a100", {"head_dim": 192, "head_dim_v": 128}, "cutlass"),
+        (
+            "h100",
+            {"head_dim": 576, "head_dim_v": 512, "kv_heads": 1, "seq_q": 1, "latent_kv": True},
+            "flashmla",
+        ),
+        (
+            "a100",
+            {"head_dim": 576, "head_dim_v": 512, "kv_heads": 1, "seq_q": 1, "latent_kv": True},
+            "mla",
+        ),
+        ("h100", {"mask": "butterfly"}, "flash"),
+        ("b200", {"head_dim": 256}, "fa4-256"),
+        ("b200", {"head_dim": 256, "seq_q": 1}, "fa2"),
+        ("b200", {"head_dim": 256, "passes": "fwd+bwd"}, "fa2"),
+    ],
+)
 def test_it_takes_the_problem(gpu: str, values: dict[str, Any], kernel: str) -> None:
     problem = AttentionProblem(
         **{"heads": 8, "seq_q": 4096, "seq_k": 4096, "head_dim": 128, "dtype": "bf16"} | values
@@ -69,12 +87,16 @@ def runs(problem: AttentionProblem, kernel: str, gpu: str) -> bool:
 
 @settings(deadline=None)
 @given(
-    gpu=st.sampled_from(list_profiles()), dtype=st.sampled_from(["fp16", "bf16", "fp32", "tf32", "fp8"]),
-    head_dim=st.sampled_from([32, 64, 72, 128, 192, 256, 512]), passes=st.sampled_from(["fwd", "bwd", "fwd+bwd"]),
-    mask=st.sampled_from(["none", "causal", "window", "strided"]), seq_q=st.sampled_from([1, 64, 1000]),
-    dropout=st.sampled_from([0.0, 0.1]), page_size=st.sampled_from([None, 16, 64, 256]),
+    gpu=st.sampled_from(list_profiles()),
+    dtype=st.sampled_from(["fp16", "bf16", "fp32", "tf32", "fp8"]),
+    head_dim=st.sampled_from([32, 64, 72, 128, 192, 256, 512]),
+    passes=st.sampled_from(["fwd", "bwd", "fwd+bwd"]),
+    mask=st.sampled_from(["none", "causal", "window", "strided"]),
+    seq_q=st.sampled_from([1, 64, 1000]),
+    dropout=st.sampled_from([0.0, 0.1]),
+    page_size=st.sampled_from([None, 16, 64, 256]),
     kv_heads=st.sampled_from([1, 4]),
-)  # fmt: skip
+)
 def test_it_is_the_first_of_the_order_that_runs(gpu: str, seq_q: int, **values: Any) -> None:
     window = {"window": 128} if values["mask"] == "window" else {}
     try:
@@ -87,10 +109,11 @@ def test_it_is_the_first_of_the_order_that_runs(gpu: str, seq_q: int, **values: 
         able = [k for k in order if (k not in SUITS or SUITS[k](of)) and runs(of, k, gpu)]
         return able[0] if able else ORDER[-1]
 
-    one, both = first(problem), problem.passes == "fwd+bwd" and load_profile(gpu).is_amd
-    parts = [first(problem.with_(passes=each)) for each in ("fwd", "bwd") if both]
-    apart = both and one == ORDER[-1] and ORDER[-1] not in parts
-    assert default_kernel(problem, load_profile(gpu)) == ("+".join(parts) if apart else one)
+    best = first(problem)
+    both = problem.passes == "fwd+bwd" and load_profile(gpu).is_amd
+    parts = [first(problem.with_(passes=part)) for part in ("fwd", "bwd") if both]
+    apart = both and best == ORDER[-1] and ORDER[-1] not in parts
+    assert default_kernel(problem, load_profile(gpu)) == ("+".join(parts) if apart else best)
 
 
 def test_amds_libraries_pass_a_call_on_to_each_other() -> None:
@@ -124,9 +147,20 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-USED = ("predict", "compare", "explain", "trace", "orders --order head", "sweep", "decode --context 1k",
-        "ring --link pcie",        "check-claim --hbm 1MB", "predict --model llama-3-8b", "compare --model llama-3-8b",
-        "orders --check-constant section=50MiB")  # fmt: skip
+USED = (
+    "predict",
+    "compare",
+    "explain",
+    "trace",
+    "orders --order head",
+    "sweep",
+    "decode --context 1k",
+    "ring --link pcie",
+    "check-claim --hbm 1MB",
+    "predict --model llama-3-8b",
+    "compare --model llama-3-8b",
+    "orders --check-constant section=50MiB",
+)
 
 
 @pytest.mark.parametrize("gpu", ["h100", pytest.param("a100", marks=pytest.mark.slow), "t4"])
@@ -135,24 +169,24 @@ def test_every_command_takes_it_and_says_so(
     line: str, gpu: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, *rest = line.split()
-    asked = [
+    options = [
         "--gpu",
         gpu,
         *([] if command == "decode" else ["--seq-len", "512"]),
         "--dtype",
         "fp16",
     ]
-    asked += [] if "--model" in rest else ["--heads", "4"]
-    told = shown(capsys, command, *rest, *asked)
+    options += [] if "--model" in rest else ["--heads", "4"]
+    printed = shown(capsys, command, *rest, *options)
     if command == "sweep":
-        assert "kernel default: each GPU's own, as runs_as says" in told
+        assert "kernel default: each GPU's own, as runs_as says" in printed
     else:
         on = load_profile(gpu).name
         assert (
-            f"Kernel by default: {OWN[gpu]} on {on}" in told
-            or f"default kernel: {OWN[gpu]}, " in told
+            f"Kernel by default: {OWN[gpu]} on {on}" in printed
+            or f"default kernel: {OWN[gpu]}, " in printed
         )
-    named = shown(capsys, command, *rest, *asked, "--kernel", OWN[gpu])
+    named = shown(capsys, command, *rest, *options, "--kernel", OWN[gpu])
     assert "ernel by default" not in named
     assert "default kernel" not in named
 
@@ -170,12 +204,16 @@ def test_gpus_are_compared_with_their_own_kernels(capsys: pytest.CaptureFixture[
         "json",
     )
     assert main(list(words)) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert [(row["gpu"], row["kernel"]) for row in made["rows"]] == [
-        ("h200-sxm", "naive"), ("h200-sxm", "fa3"), ("a100-sxm-80gb", "naive"), ("a100-sxm-80gb", "fa2")]  # fmt: skip
-    assert all(row["reason"] is None and row["time_ratio"] for row in made["rows"])
-    assert any("default kernel: fa3" in note for note in made["notes"])
-    assert any("--kernel fa3" in line for line in made["commands"].values())
+    printed = json.loads(capsys.readouterr().out)
+    assert [(row["gpu"], row["kernel"]) for row in printed["rows"]] == [
+        ("h200-sxm", "naive"),
+        ("h200-sxm", "fa3"),
+        ("a100-sxm-80gb", "naive"),
+        ("a100-sxm-80gb", "fa2"),
+    ]
+    assert all(row["reason"] is None and row["time_ratio"] for row in printed["rows"])
+    assert any("default kernel: fa3" in note for note in printed["notes"])
+    assert any("--kernel fa3" in line for line in printed["commands"].values())
     same = iosim.compare(kernel="fa3,default", gpu="h200", seq_len=512)
     assert [e.kernel for e in same.entries] == ["fa3"], "a kernel that is named is not there twice"
 

@@ -79,10 +79,10 @@ def test_stores_of_calls_that_nothing_was_taken_from() -> None:
             for r in read(measurements(f"{gpu}_random_5.csv"))
             if r.implementation == "pytorch_flash"
         ]
-        found = compare(rows, load_profile(gpu)).residuals
+        residuals = compare(rows, load_profile(gpu)).residuals
         errors += [
             r.error
-            for r in found
+            for r in residuals
             if r.launch == "main" and r.quantity == "l2_write" and r.error is not None
         ]
     errors.sort()
@@ -126,5 +126,6 @@ def test_a_backward_of_whole_blocks_takes_as_much_less_as_was_recorded(
 ) -> None:
     """Without a mask its exponentials begin among the products, up to width 96; with one, or ragged ends, a branch lies
     between."""
-    ragged, whole = timed_backward(2000, width, causal), timed_backward(2048, width, causal)
+    ragged = timed_backward(2000, width, causal)
+    whole = timed_backward(2048, width, causal)
     assert whole[1] / ragged[1] == pytest.approx(whole[0] / ragged[0], abs=0.03)

@@ -115,18 +115,25 @@ class TestTiles:
         # Q 128 x 128, and two stages of K, V and V transposed, 224 x 128 each: 16,384 + 2 x 3 x 28,672
         assert fa3(dtype="fp8").shared_memory_bytes == 188_416
 
-    @pytest.mark.parametrize(("head_dim", "mask", "tile", "warps", "registers"), [
-        (64, "none", "128x128", 12, 168), (96, "none", "64x128", 12, 168), (128, "none", "80x128", 12, 168),
-        (128, "causal", "64x128", 12, 168), (192, "none", "64x96", 16, 128), (256, "causal", "64x80", 12, 168),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("head_dim", "mask", "tile", "warps", "registers"),
+        [
+            (64, "none", "128x128", 12, 168),
+            (96, "none", "64x128", 12, 168),
+            (128, "none", "80x128", 12, 168),
+            (128, "causal", "64x128", 12, 168),
+            (192, "none", "64x96", 16, 128),
+            (256, "causal", "64x80", 12, 168),
+        ],
+    )
     def test_backward(
         self, head_dim: int, mask: str, tile: str, warps: int, registers: int
     ) -> None:
-        asked = problem(head_dim=head_dim, mask=mask, passes="bwd")
-        kernel = resolve("fa3", asked, H100)
+        case = problem(head_dim=head_dim, mask=mask, passes="bwd")
+        kernel = resolve("fa3", case, H100)
         assert kernel.backward.tile is not None
         assert (str(kernel.backward.tile), kernel.backward.tile.warps) == (tile, warps)
-        main_launch = next(n for n in plan(asked, kernel).launches if n.name == "bwd.main")
+        main_launch = next(n for n in plan(case, kernel).launches if n.name == "bwd.main")
         assert main_launch.resources.registers == registers
         assert residency(main_launch, H100).occupancy.ctas_per_sm == 1
 
@@ -140,18 +147,21 @@ class TestTiles:
             16,
         )
 
-    @pytest.mark.parametrize(("changes", "made"), [
-        ({}, 2),  # 32 query blocks of 128
-        ({"seq_q": 4000}, 2),  # 32, the last ragged
-        ({"seq_q": 4224}, 1),  # 33
-        ({"mask": "causal"}, 1),
-        ({"head_dim": 64}, 1),
-        ({"head_dim": 256}, 2),
-        ({"dtype": "fp8"}, 1),
-        ({"dtype": "fp8", "head_dim": 192}, 2),
-    ])  # fmt: skip
-    def test_clusters(self, changes: dict[str, Any], made: int) -> None:
-        assert fa3(**changes).schedule.cluster == made
+    @pytest.mark.parametrize(
+        ("changes", "cluster"),
+        [
+            ({}, 2),  # 32 query blocks of 128
+            ({"seq_q": 4000}, 2),  # 32, the last ragged
+            ({"seq_q": 4224}, 1),  # 33
+            ({"mask": "causal"}, 1),
+            ({"head_dim": 64}, 1),
+            ({"head_dim": 256}, 2),
+            ({"dtype": "fp8"}, 1),
+            ({"dtype": "fp8", "head_dim": 192}, 2),
+        ],
+    )
+    def test_clusters(self, changes: dict[str, Any], cluster: int) -> None:
+        assert fa3(**changes).schedule.cluster == cluster
 
     def test_splits_go_without_a_cluster(self) -> None:
         assert cluster(problem(), 128, 128, splits=2) == 1
@@ -169,9 +179,9 @@ class TestPingPong:
     )
 
     def test_the_backward_takes_no_turns(self) -> None:
-        asked = problem(passes="fwd+bwd")
-        kernel = resolve("fa3", asked, H100)
-        chain = plan(asked, kernel)
+        case = problem(passes="fwd+bwd")
+        kernel = resolve("fa3", case, H100)
+        chain = plan(case, kernel)
         units = {
             n.name: unit_model(n, H100, "fp16", kernel)
             for n in chain.launches
@@ -182,10 +192,16 @@ class TestPingPong:
             "bwd.main": UNITS[MatrixUnit.SPECIALISED],
         }
 
-    @pytest.mark.parametrize(("warps", "unit", "groups"), [
-        (12, MatrixUnit.PINGPONG, 2.0), (16, MatrixUnit.PINGPONG, 3.0), (4, MatrixUnit.PINGPONG, 1.0),
-        (12, MatrixUnit.WGMMA, 3.0), (2, MatrixUnit.MMA_SYNC, 0.5),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("warps", "unit", "groups"),
+        [
+            (12, MatrixUnit.PINGPONG, 2.0),
+            (16, MatrixUnit.PINGPONG, 3.0),
+            (4, MatrixUnit.PINGPONG, 1.0),
+            (12, MatrixUnit.WGMMA, 3.0),
+            (2, MatrixUnit.MMA_SYNC, 0.5),
+        ],
+    )
     def test_computing_groups(self, warps: int, unit: MatrixUnit, groups: float) -> None:
         assert computing_groups(warps, UNITS[unit]) == groups
 
@@ -210,8 +226,8 @@ class TestPingPong:
         assert (cost.exposed, cost.streams) == (0.0, 2.0)
 
     def test_fp8_transposes_v_in_shared_memory(self) -> None:
-        asked = problem(dtype="fp8")
-        launch = plan(asked, fa3(dtype="fp8")).launches[0]
+        case = problem(dtype="fp8")
+        launch = plan(case, fa3(dtype="fp8")).launches[0]
         plain = step_cost(launch, UNITS[MatrixUnit.SPECIALISED], self.rates, 0.0, 1, 90).smem
         turned = step_cost(launch, UNITS[MatrixUnit.PINGPONG], self.rates, 0.0, 1, 90).smem
         # V's 224 x 128 bytes read once more and written once more, 128 bytes a cycle
@@ -221,22 +237,25 @@ class TestPingPong:
 
     def test_power_holds_the_mean_below_the_specified_rate(self) -> None:
         """With energies that were taken as with its own."""
-        asked = problem(head_dim=256, seq_q=16384, heads=8)
-        kernel = resolve("fa3", asked, H100)
+        case = problem(head_dim=256, seq_q=16384, heads=8)
+        kernel = resolve("fa3", case, H100)
         for profile in (H100, replace(H100, tensor_pj_per_flop=None)):
-            made = predict(asked, kernel, profile, method="capacity", clocks="sustained")
-            assert made.time.power_w == pytest.approx(700, rel=1e-3)
-            assert made.time.total_s > 1.1 * made.call.time(made.traffic, measured=False).total_s
+            prediction = predict(case, kernel, profile, method="capacity", clocks="sustained")
+            assert prediction.time.power_w == pytest.approx(700, rel=1e-3)
+            assert (
+                prediction.time.total_s
+                > 1.1 * prediction.call.time(prediction.traffic, measured=False).total_s
+            )
 
     def test_multicast_halves_what_a_cluster_fetches(self) -> None:
-        asked = problem(head_dim=256)
-        kernel = resolve("fa3", asked, H100)
+        case = problem(head_dim=256)
+        kernel = resolve("fa3", case, H100)
         alone = kernel.with_(schedule=replace(kernel.schedule, cluster=1))
-        one, two = (
+        single, two = (
             call.time(call.counted).total_s
-            for call in (Call.of(asked, k, H100) for k in (alone, kernel))
+            for call in (Call.of(case, k, H100) for k in (alone, kernel))
         )
-        assert 1.04 < one / two < 1.3
+        assert 1.04 < single / two < 1.3
 
 
 class TestOverlap:
@@ -273,13 +292,13 @@ def errors(
 ) -> list[float]:
     """Predicted over published speed, less one, at the constants of the moment and with what is planted in the
     profile; at the paper's clock, or at others."""
-    found = []
-    for point, made in predictions():
+    ratios = []
+    for point, prediction in predictions():
         if wanted(point):
-            call = replace(made.call, profile=replace(made.profile, **planted))  # type: ignore[arg-type]
-            time = call.time(made.traffic, Conditions(clocks=clocks or point.clocks))
-            found.append(point.counted_flops / time.total_s / 1e12 / point.tflops - 1)
-    return found
+            call = replace(prediction.call, profile=replace(prediction.profile, **planted))  # type: ignore[arg-type]
+            time = call.time(prediction.traffic, Conditions(clocks=clocks or point.clocks))
+            ratios.append(point.counted_flops / time.total_s / 1e12 / point.tflops - 1)
+    return ratios
 
 
 def mean(values: list[float]) -> float:
@@ -350,15 +369,17 @@ class TestPublishedSpeeds:
             for p, m in predictions()
             if is_fa3()(p) and p.head_dim == 256 and p.mask == "none"
         ]
-        found = []
-        for point, made in wide:
-            kernel = made.kernel.with_(schedule=replace(made.kernel.schedule, cluster=1))
-            time = Call.of(made.problem, kernel, made.profile).time(
-                made.traffic, Conditions(clocks=point.clocks)
+        ratios = []
+        for point, prediction in wide:
+            kernel = prediction.kernel.with_(
+                schedule=replace(prediction.kernel.schedule, cluster=1)
             )
-            found.append(point.counted_flops / time.total_s / 1e12 / point.tflops - 1)
+            time = Call.of(prediction.problem, kernel, prediction.profile).time(
+                prediction.traffic, Conditions(clocks=point.clocks)
+            )
+            ratios.append(point.counted_flops / time.total_s / 1e12 / point.tflops - 1)
         as_it_is = errors(lambda p: is_fa3()(p) and p.head_dim == 256 and p.mask == "none")
-        assert statistics.fmean(found) < statistics.fmean(as_it_is) - 0.03
+        assert statistics.fmean(ratios) < statistics.fmean(as_it_is) - 0.03
 
 
 @pytest.mark.slow
@@ -391,49 +412,60 @@ class TestQuantisation:
     @given(st.data())
     def test_readers_agree_and_the_output_is_attention(self, data: st.DataObject) -> None:
         heads = data.draw(st.sampled_from([(1, 1), (4, 2), (3, 3)]))
-        asked = AttentionProblem(
-            batch=data.draw(st.integers(1, 2)), heads=heads[0], kv_heads=heads[1], seq_q=data.draw(st.integers(1, 30)),
-            seq_k=data.draw(st.integers(1, 30)), head_dim=data.draw(st.sampled_from([1, 4, 8])),
-            head_dim_v=data.draw(st.sampled_from([None, 5])), dtype="fp8",
+        attention = AttentionProblem(
+            batch=data.draw(st.integers(1, 2)),
+            heads=heads[0],
+            kv_heads=heads[1],
+            seq_q=data.draw(st.integers(1, 30)),
+            seq_k=data.draw(st.integers(1, 30)),
+            head_dim=data.draw(st.sampled_from([1, 4, 8])),
+            head_dim_v=data.draw(st.sampled_from([None, 5])),
+            dtype="fp8",
             layout=data.draw(st.sampled_from(["bhsd", "bshd"])),
-            mask=data.draw(st.sampled_from(["none", "causal"])), output=data.draw(st.sampled_from(["bf16", "fp32"])),
-        )  # fmt: skip
+            mask=data.draw(st.sampled_from(["none", "causal"])),
+            output=data.draw(st.sampled_from(["bf16", "fp32"])),
+        )
         tile = Tile(data.draw(st.sampled_from([4, 8])), data.draw(st.sampled_from([4, 6])))
         how = data.draw(st.sampled_from(["in-kernel", "separate"]))
         kernel = Kernel("fp8", "flash_fp8", tile, options=Fp8Options(transpose_v=Transpose(how)))
-        assert disagreements(asked, kernel) == []
+        assert disagreements(attention, kernel) == []
 
     def test_bytes(self) -> None:
-        asked = problem(dtype="fp8", seq_q=1024)
-        found = count(plan(asked, resolve("fa3-fp8", asked, H100)))
+        case = problem(dtype="fp8", seq_q=1024)
+        counts = count(plan(case, resolve("fa3-fp8", case, H100)))
         tensor = 1024 * 128 * 16  # elements of Q, K or V
         for name in "QKV":
             launch = f"quantise_{name}"
-            assert found.total("l2", "read", launch=launch) == 2 * tensor  # bf16
+            assert counts.total("l2", "read", launch=launch) == 2 * tensor  # bf16
             blocks = 8 if name == "Q" else 5  # of 128 rows, of 224
-            assert found.total("l2", "write", launch=launch) == tensor + 32 * blocks * 16
+            assert counts.total("l2", "write", launch=launch) == tensor + 32 * blocks * 16
         # K once for each of 8 query blocks, and a scale with each of its 5 blocks
-        assert found.total("l2", "read", launch="main", tensor="K_fp8") == 8 * tensor
-        assert found.total("l2", "read", launch="main", tensor="K_scale") == 8 * 5 * 16 * 32
+        assert counts.total("l2", "read", launch="main", tensor="K_fp8") == 8 * tensor
+        assert counts.total("l2", "read", launch="main", tensor="K_scale") == 8 * 5 * 16 * 32
 
     def test_a_transpose_apart_moves_v_twice_more(self) -> None:
-        asked = problem(dtype="fp8", seq_q=1024)
-        found = count(plan(asked, resolve("fa3-fp8-transposed", asked, H100)))
-        assert found.total("l2", launch="transpose_V") == 2 * 1024 * 128 * 16
-        assert str(resolve("fa3-fp8-transposed", asked, H100).tile) == "128x192"
+        case = problem(dtype="fp8", seq_q=1024)
+        counts = count(plan(case, resolve("fa3-fp8-transposed", case, H100)))
+        assert counts.total("l2", launch="transpose_V") == 2 * 1024 * 128 * 16
+        assert str(resolve("fa3-fp8-transposed", case, H100).tile) == "128x192"
 
     def test_quantising_costs_time(self) -> None:
-        asked = problem(dtype="fp8", seq_q=1024, batch=16)
+        case = problem(dtype="fp8", seq_q=1024, batch=16)
         times = [
-            predict(asked, k, H100).time.total_s for k in ("fa3", "fa3-fp8", "fa3-fp8-transposed")
+            predict(case, k, H100).time.total_s for k in ("fa3", "fa3-fp8", "fa3-fp8-transposed")
         ]
         assert times == sorted(times)
         # 3 x 16 x 4.2 MB read as bf16 and half of it written, at 3.35 TB/s
         assert times[1] - times[0] > 3 * 16 * 1024 * 128 * 16 * 3 / 3.352e12
 
-    @pytest.mark.parametrize(("changes", "words"), [
-        ({"dtype": "fp16"}, "dtype fp16"), ({"passes": "bwd"}, "passes bwd"), ({"dropout": 0.1}, "dropout 0.1"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            ({"dtype": "fp16"}, "dtype fp16"),
+            ({"passes": "bwd"}, "passes bwd"),
+            ({"dropout": 0.1}, "dropout 0.1"),
+        ],
+    )
     def test_bad_problems(self, changes: dict[str, Any], words: str) -> None:
         with pytest.raises(InputError, match=words):
             predict(problem(**({"dtype": "fp8"} | changes)), "fa3-fp8", H100)
@@ -447,7 +479,7 @@ class TestQuantisation:
             options_for("flash_fp8", {"transpose_v": "twice"})
 
     def test_command_line(self, capsys: pytest.CaptureFixture[str]) -> None:
-        asked = [
+        options = [
             "predict",
             "--gpu",
             "h100",
@@ -460,18 +492,18 @@ class TestQuantisation:
             "--head-dim",
             "64",
         ]
-        assert main([*asked, "--dtype", "fp8"]) == 0
+        assert main([*options, "--dtype", "fp8"]) == 0
         assert "quantise_V" in capsys.readouterr().out
-        refused(capsys, [*asked, "--dtype", "bf16"])
+        refused(capsys, [*options, "--dtype", "bf16"])
 
 
 @pytest.mark.slow
 def test_the_figure_shows_every_fp16_point() -> None:
-    made = load_script("benchmarks/make_utilisation.py")
-    drawn = made.svg(made.panels())
+    script = load_script("benchmarks/make_utilisation.py")
+    drawn = script.svg(script.panels())
     root = ElementTree.fromstring(drawn)
     dots = [c for c in root.iter("{http://www.w3.org/2000/svg}circle") if len(c)]
-    wanted = [p for p in points() if p.dtype == "fp16" and p.kernel in made.KERNELS]
+    wanted = [p for p in points() if p.dtype == "fp16" and p.kernel in script.KERNELS]
     assert len(dots) == len(wanted) == 96
     assert drawn.count("<polyline") == 16
     recorded = ElementTree.fromstring((REPORTS / "utilisation.svg").read_text(encoding="utf-8"))

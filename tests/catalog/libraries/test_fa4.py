@@ -27,8 +27,8 @@ GPUS = {"vllm-fa3": "h100", "fa4-sm90": "h100", "fa4-sm80": "a100", "fa4-sm120":
 def fa4(
     name: str = "fa4", gpu: str | None = None, over: Overrides | None = None, **problem: Any
 ) -> tuple[AttentionProblem, Kernel]:
-    asked = AttentionProblem(**{"head_dim": 128, "dtype": "bf16", **problem})
-    return asked, resolve(name, asked, load_profile(gpu or GPUS.get(name, "b200")), over)
+    attention = AttentionProblem(**{"head_dim": 128, "dtype": "bf16", **problem})
+    return attention, resolve(name, attention, load_profile(gpu or GPUS.get(name, "b200")), over)
 
 
 def test_a_dense_grid_strides() -> None:
@@ -93,9 +93,9 @@ def test_sections_under_a_mask(heads: int, kv_heads: int, tokens: int, section: 
 )
 def test_tiles(name: str, problem: dict[str, Any], tile: str, threads: int) -> None:
     """interface.py, _flash_attn_fwd and _tile_size_fwd_sm90; each fits an SM."""
-    asked, kernel = fa4(name, **{"seq_q": 4096, **problem})
+    attention, kernel = fa4(name, **{"seq_q": 4096, **problem})
     assert (str(kernel.tile), kernel.cta_threads) == (tile, threads)
-    check_fits(Call.of(asked, kernel, load_profile(GPUS.get(name, "b200"))))
+    check_fits(Call.of(attention, kernel, load_profile(GPUS.get(name, "b200"))))
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_tiles_of_the_backward(name: str, problem: dict[str, Any], tile: str) ->
     ], 4),
 )  # fmt: skip
 def test_the_readers_agree(name: str, problem: dict[str, Any], over: Overrides | None) -> None:
-    asked = {"heads": 2, "head_dim": 64, **problem}
-    assert disagreements(*fa4(name, over=over, **asked)) == []
+    options = {"heads": 2, "head_dim": 64, **problem}
+    assert disagreements(*fa4(name, over=over, **options)) == []
 
 
 def test_a_call_splits_nothing_unless_it_leaves_the_number_open() -> None:
@@ -230,8 +230,14 @@ def test_grouped_gradients_are_added_in_fp32() -> None:
     problem, kernel = fa4("fa4-sm90", heads=4, kv_heads=1, seq_q=256, head_dim=64, passes="bwd")
     chain = plan(problem, kernel)
     assert [x.name.removeprefix("bwd.") for x in chain.launches] == [
-        "fill0", "fill1", "dot", "main", "convert", "sum_dK", "sum_dV",
-    ]  # fmt: skip
+        "fill0",
+        "fill1",
+        "dot",
+        "main",
+        "convert",
+        "sum_dK",
+        "sum_dV",
+    ]
     counted = count(chain)
     assert counted.total("l2", "write", launch="bwd.main", tensor="dK_acc") == 4 * 256 * 64 * 4
     assert counted.total("l2", "read", launch="bwd.sum_dK") == 256 * 64 * 4

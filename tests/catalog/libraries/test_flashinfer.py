@@ -73,8 +73,8 @@ def kernel(name: str, gpu: str, problem: AttentionProblem) -> Kernel:
 def test_unified_attention_in_triton(
     values: dict[str, Any], tile: str, splits: int, packs: bool
 ) -> None:
-    made = kernel("vllm-triton", "l40s", asked(**values))
-    assert (str(made.tile), made.splits, made.packs_group) == (tile, splits, packs)
+    chosen = kernel("vllm-triton", "l40s", asked(**values))
+    assert (str(chosen.tile), chosen.splits, chosen.packs_group) == (tile, splits, packs)
 
 
 def test_prefill_in_tiles_of_16_rows_reads_keys_eight_times_as_often_as_in_tiles_of_128() -> None:
@@ -101,9 +101,10 @@ def test_shared_memory_of_unified_attention_is_what_triton_allocates() -> None:
 
 def test_segments_are_reduced_where_one_alone_has_keys() -> None:
     """The launch is chosen by the sequences, whatever their length: one block of 16 keys, 16 segments, a reduction."""
-    short, many = asked(seq_k=10), asked(seq_k=10, batch=17)
+    short = asked(seq_k=10)
+    many = asked(seq_k=10, batch=17)
     launches = [
-        [one.name for one in plan(p, kernel("vllm-triton", "l40s", p)).launches]
+        [launch.name for launch in plan(p, kernel("vllm-triton", "l40s", p)).launches]
         for p in (short, many)
     ]
     assert launches == [["main", "combine"], ["main"]]
@@ -111,7 +112,7 @@ def test_segments_are_reduced_where_one_alone_has_keys() -> None:
 
 def test_the_combine_looks_for_its_sequence() -> None:
     few, many = (kernel("vllm-triton", "h100", asked(seq_k=8192, batch=n)) for n in (1, 16))
-    waits = [options_of(one, FlashOptions).combine_waits for one in (few, many)]
+    waits = [options_of(problem_drawn, FlashOptions).combine_waits for problem_drawn in (few, many)]
     assert waits == [2, 6]  # a search over 1 or 16 sequences, then the length of one
 
 
@@ -144,14 +145,17 @@ def test_the_combine_looks_for_its_sequence() -> None:
 def test_flashinfer_decodes_on_cuda_cores(
     values: dict[str, Any], gpu: str, tile: str, splits: int
 ) -> None:
-    made = kernel("flashinfer-decode", gpu, asked(**values))
-    assert (str(made.tile), made.splits) == (tile, splits)
-    assert made.matrix_unit is MatrixUnit.FP32
+    chosen = kernel("flashinfer-decode", gpu, asked(**values))
+    assert (str(chosen.tile), chosen.splits) == (tile, splits)
+    assert chosen.matrix_unit is MatrixUnit.FP32
 
 
 def test_flashinfer_divides_keys_among_the_warps_of_16_rows() -> None:
     few, many = (kernel("flashinfer", "a100", asked(seq_q=n, seq_k=8192)) for n in (1, 64))
-    assert [(one.tile.block_q, one.loop.key_warps) for one in (few, many)] == [(16, 4), (128, 1)]
+    assert [(chosen.tile.block_q, chosen.loop.key_warps) for chosen in (few, many)] == [
+        (16, 4),
+        (128, 1),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -196,23 +200,25 @@ def test_flashinfer_divides_keys_among_the_warps_of_16_rows() -> None:
 def test_xqa_divides_a_sequence(
     values: dict[str, Any], gpu: str, tile: str, splits: int, shared: int
 ) -> None:
-    made = kernel("xqa", gpu, asked(**values))
-    assert (str(made.tile), made.splits, made.shared_memory_bytes) == (tile, splits, shared)
+    chosen = kernel("xqa", gpu, asked(**values))
+    assert (str(chosen.tile), chosen.splits, chosen.shared_memory_bytes) == (tile, splits, shared)
 
 
 def test_xqa_hands_its_sub_sequences_over_in_16_bits() -> None:
     problem = asked(seq_k=8192)
-    moved = count(plan(problem, kernel("xqa", "a100", problem)))
-    assert moved.total("l2", "write", tensor="O_partial") == 23 * 32 * 128 * 2
-    assert moved.total("l2", "read", tensor="O_partial", launch="combine") == 23 * 32 * 128 * 2
+    counts = count(plan(problem, kernel("xqa", "a100", problem)))
+    assert counts.total("l2", "write", tensor="O_partial") == 23 * 32 * 128 * 2
+    assert counts.total("l2", "read", tensor="O_partial", launch="combine") == 23 * 32 * 128 * 2
 
 
 @pytest.mark.parametrize(("width", "at_once", "waits"), [(64, 8, 4), (128, 4, 5), (256, 2, 6)])
 def test_wider_heads_leave_xqa_fewer_groups_of_warps_and_more_parts_of_keys(
     width: int, at_once: int, waits: int
 ) -> None:
-    made = options_of(kernel("xqa", "h100", asked(seq_k=8192, head_dim=width)), FlashOptions)
-    assert (made.combine_loads_at_once, made.tile_waits) == (at_once, waits)
+    chosen_options = options_of(
+        kernel("xqa", "h100", asked(seq_k=8192, head_dim=width)), FlashOptions
+    )
+    assert (chosen_options.combine_loads_at_once, chosen_options.tile_waits) == (at_once, waits)
 
 
 @pytest.mark.parametrize(
@@ -233,8 +239,8 @@ def test_wider_heads_leave_xqa_fewer_groups_of_warps_and_more_parts_of_keys(
 def test_xqa_of_a_cache_in_fp8_on_hopper(
     values: dict[str, Any], tile: str, splits: int, shared: int
 ) -> None:
-    made = kernel("xqa-sm90", "h100", asked(**values, dtype="fp8"))
-    assert (str(made.tile), made.splits, made.shared_memory_bytes, made.cta_threads) == (
+    chosen = kernel("xqa-sm90", "h100", asked(**values, dtype="fp8"))
+    assert (str(chosen.tile), chosen.splits, chosen.shared_memory_bytes, chosen.cta_threads) == (
         tile,
         splits,
         shared,
@@ -244,7 +250,11 @@ def test_xqa_of_a_cache_in_fp8_on_hopper(
 
 def launch_s(name: str, gpu: str, problem: AttentionProblem, launch: str) -> float:
     call = Call.of(problem, kernel(name, gpu, problem), load_profile(gpu))
-    return next(one.total_s for one in call.time(call.counted).launches if one.name == launch)
+    return next(
+        launch_time.total_s
+        for launch_time in call.time(call.counted).launches
+        if launch_time.name == launch
+    )
 
 
 def test_flashinfer_merges_sixteen_splits_at_a_time() -> None:
@@ -254,7 +264,7 @@ def test_flashinfer_merges_sixteen_splits_at_a_time() -> None:
         asked(heads=16, kv_heads=1, seq_k=seq_k, page_size=1, mask="none")
         for seq_k in (128 * 256, 128 * 80)
     )
-    assert [kernel("flashinfer", "gb200", one).splits for one in (long, short)] == [256, 80]
+    assert [kernel("flashinfer", "gb200", case).splits for case in (long, short)] == [256, 80]
     more = launch_s("flashinfer", "gb200", long, "combine") - launch_s(
         "flashinfer", "gb200", short, "combine"
     )
@@ -267,11 +277,11 @@ def test_a_cta_waits_for_what_vllm_promotes_once(width: int, hidden: bool) -> No
     """By the tile, from one tile a CTA to sixteen; tiles of several warpgroups wait each time."""
 
     def a_tile(heads: int) -> float:
-        one = asked(heads=heads, kv_heads=heads, head_dim=width, batch=132, seq_k=64, dtype="fp8")
-        return launch_s("vllm-fa3", "h100", one, "main") / heads
+        case = asked(heads=heads, kv_heads=heads, head_dim=width, batch=132, seq_k=64, dtype="fp8")
+        return launch_s("vllm-fa3", "h100", case, "main") / heads
 
     def plain(heads: int) -> float:
-        one = asked(
+        case = asked(
             heads=heads,
             kv_heads=heads,
             head_dim=width,
@@ -280,7 +290,7 @@ def test_a_cta_waits_for_what_vllm_promotes_once(width: int, hidden: bool) -> No
             dtype="fp8",
             page_size=1,
         )
-        return launch_s("sglang-fa3", "h100", one, "main") / heads
+        return launch_s("sglang-fa3", "h100", case, "main") / heads
 
     assert (a_tile(16) - plain(16) < 0.3 * (a_tile(1) - plain(1))) is hidden
 
@@ -310,9 +320,9 @@ def test_flex_decodes_short_queries(
     values: dict[str, Any], tile: str, splits: int, packs: bool
 ) -> None:
     problem = asked(page_size=None, **values)
-    made = kernel("flex", "h200", problem)
-    assert (str(made.tile), made.splits, made.packs_group) == (tile, splits, packs)
-    launches = plan(problem, made).launches
+    chosen = kernel("flex", "h200", problem)
+    assert (str(chosen.tile), chosen.splits, chosen.packs_group) == (tile, splits, packs)
+    launches = plan(problem, chosen).launches
     after = ["combine"] if splits == 1 else ["statistics", "combine"]
     assert [launch.name for launch in launches] == ["main", *(after if packs else ())]
     assert {o.name for o in launches[0].overheads} <= {"block_mask", "spill"}
@@ -330,19 +340,19 @@ def test_flex_decodes_short_queries(
 def test_flex_reduces_splits_as_inductor_does(batch: int, splits: int, after: list[str]) -> None:
     """The launches of calls drawn at random; splits beyond the one block of keys store zeros, too."""
     asked_of = AttentionProblem(batch=batch, heads=8, seq_q=3, seq_k=50, head_dim=64, dtype="bf16")
-    made = kernel("flex", "h200", asked_of)
-    chain = plan(asked_of, made)
+    chosen = kernel("flex", "h200", asked_of)
+    chain = plan(asked_of, chosen)
     assert [launch.name for launch in chain.launches] == ["fill0", "fill1", "main", *after]
     for writes_lse in (False, True):
-        assert disagreements(asked_of.with_(batch=1), made.with_(writes_lse=writes_lse)) == []
-    moved = count(chain)
+        assert disagreements(asked_of.with_(batch=1), chosen.with_(writes_lse=writes_lse)) == []
+    counts = count(chain)
     rows = batch * 8 * 3
-    assert moved.total("l2", "write", tensor="O_partial") == splits * rows * 64 * 4
-    assert moved.total("l2", "read", tensor="O_partial") == splits * rows * 64 * 4
-    assert moved.total("l2", "read", tensor="Q", launch="main") == splits * rows * 64 * 2
-    assert moved.total("l2", "read", tensor="K") == batch * 8 * 50 * 64 * 2
+    assert counts.total("l2", "write", tensor="O_partial") == splits * rows * 64 * 4
+    assert counts.total("l2", "read", tensor="O_partial") == splits * rows * 64 * 4
+    assert counts.total("l2", "read", tensor="Q", launch="main") == splits * rows * 64 * 2
+    assert counts.total("l2", "read", tensor="K") == batch * 8 * 50 * 64 * 2
     assert (
-        moved.total("l2", "write", tensor="LSE") == 0
+        counts.total("l2", "write", tensor="LSE") == 0
     )  # which nobody asks for, and so Inductor leaves it out
     masked = asked_of.with_(mask="causal")
     assert plan(masked, kernel("flex", "h200", masked)).launches[0].name == "main"
@@ -351,15 +361,20 @@ def test_flex_reduces_splits_as_inductor_does(batch: int, splits: int, after: li
 def test_flex_decodes_what_was_counted() -> None:
     """Calls drawn at random with up to 127 queries, but for one whose reductions are six launches. Of 8 splits and more
     Inductor's CTAs have parts of rows, and read statistics again."""
-    rows = [row for gpu in ("h100", "h200") for n in (2, 3, 4, 5) if (gpu, n) not in (("h100", 3), ("h100", 4))
-            for row in read(measurements(f"{gpu}_random_{n}.csv"))
-            if row.implementation == "pytorch_flex" and int(row.facts["seq_q"]) < 128]  # fmt: skip
-    found = [
+    rows = [
+        row
+        for gpu in ("h100", "h200")
+        for n in (2, 3, 4, 5)
+        if (gpu, n) not in (("h100", 3), ("h100", 4))
+        for row in read(measurements(f"{gpu}_random_{n}.csv"))
+        if row.implementation == "pytorch_flex" and int(row.facts["seq_q"]) < 128
+    ]
+    comparisons = [
         compare([r for r in rows if r.source.startswith(gpu)], load_profile(gpu))
         for gpu in ("h100", "h200")
     ]
-    assert not any(one.skipped for one in found)
-    residuals = [r for one in found for r in one.residuals]
+    assert not any(comparison.skipped for comparison in comparisons)
+    residuals = [r for comparison in comparisons for r in comparison.residuals]
     far = {
         r.launch
         for r in residuals
@@ -372,8 +387,8 @@ def test_flex_decodes_what_was_counted() -> None:
 
 def test_flex_splits_long_queries_where_asked() -> None:
     problem = asked(page_size=None, seq_q=4096)
-    made = resolve("flex", problem, load_profile("h200"), Overrides(splits=3))
-    assert (str(made.tile), made.splits) == ("128x64", 3)
+    chosen = resolve("flex", problem, load_profile("h200"), Overrides(splits=3))
+    assert (str(chosen.tile), chosen.splits) == ("128x64", 3)
 
 
 @pytest.mark.parametrize(
@@ -402,15 +417,23 @@ def test_decode_kernels_refuse_what_they_are_not_for(
 
 @st.composite
 def small_calls(draw: st.DrawFn) -> AttentionProblem:
-    kv_heads, group = draw(st.integers(1, 2)), draw(st.integers(1, 5))
+    kv_heads = draw(st.integers(1, 2))
+    group = draw(st.integers(1, 5))
     seq_q = draw(st.sampled_from((1, 1, 5, 40)))
     mask = draw(st.sampled_from(("none", "causal", "window")))
     return AttentionProblem(
-        batch=draw(st.integers(1, 2)), heads=kv_heads * group, kv_heads=kv_heads, seq_q=seq_q,
-        seq_k=seq_q + draw(st.integers(0, 90)), head_dim=draw(st.sampled_from((16, 32))), dtype="bf16", mask=mask,
-        window=draw(st.integers(0, 60)) if mask == "window" else None, page_size=16,
+        batch=draw(st.integers(1, 2)),
+        heads=kv_heads * group,
+        kv_heads=kv_heads,
+        seq_q=seq_q,
+        seq_k=seq_q + draw(st.integers(0, 90)),
+        head_dim=draw(st.sampled_from((16, 32))),
+        dtype="bf16",
+        mask=mask,
+        window=draw(st.integers(0, 60)) if mask == "window" else None,
+        page_size=16,
         cache_dtype=draw(st.sampled_from((None, "fp8"))),
-    )  # fmt: skip
+    )
 
 
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=QUIET)
@@ -423,15 +446,17 @@ def test_readers_agree_on_what_the_catalog_makes(
         problem = problem.with_(seq_q=1)
     if name == "flex":
         problem = problem.with_(page_size=None, cache_dtype=None)
-    made = resolve(name, problem, load_profile("a100"), Overrides(append_kv=appends))
-    assert disagreements(problem, made, seed=seed) == []
+    chosen = resolve(name, problem, load_profile("a100"), Overrides(append_kv=appends))
+    assert disagreements(problem, chosen, seed=seed) == []
 
 
 def test_a_cache_in_fp8_moves_half_the_bytes_and_costs_instructions() -> None:
     wide, narrow = (asked(seq_k=8192, cache_dtype=dtype) for dtype in (None, "fp8"))
     profile = load_profile("l40s")
-    made = [resolve("vllm-triton", p, profile, Overrides(append_kv=True)) for p in (wide, narrow)]
-    calls = [Call.of(p, k, profile) for p, k in zip((wide, narrow), made, strict=True)]
+    kernels = [
+        resolve("vllm-triton", p, profile, Overrides(append_kv=True)) for p in (wide, narrow)
+    ]
+    calls = [Call.of(p, k, profile) for p, k in zip((wide, narrow), kernels, strict=True)]
     for tensor in ("K", "V"):
         whole, half = (call.counted.total("l2", "read", tensor=tensor) for call in calls)
         assert whole == 2 * half == 8 * 8192 * 128 * 2
@@ -471,13 +496,13 @@ def test_reads_are_the_counted_ones(row: dict[str, str]) -> None:
         "heads": int(row["kv_heads"]) * int(row["group"])
     }
     problem = asked(**sizes, cache_dtype="fp8" if row["cache"] == "fp8" else None)
-    found = Call.of(problem, kernel("vllm-triton", "h100", problem), load_profile("h100"))
-    assert found.counted.total("l2", "read", launch="main") == pytest.approx(
+    call = Call.of(problem, kernel("vllm-triton", "h100", problem), load_profile("h100"))
+    assert call.counted.total("l2", "read", launch="main") == pytest.approx(
         float(row["l2_read"]), rel=0.002
     )
-    stored = found.counted.total("l2", "write", launch="main") / float(row["l2_write"])
+    stored = call.counted.total("l2", "write", launch="main") / float(row["l2_write"])
     assert 0.82 < stored < 1.0001  # partial results of splits lie at other places
-    assert found.counted.total("l2", "write", launch="main") > 0
+    assert call.counted.total("l2", "write", launch="main") > 0
 
 
 @pytest.mark.parametrize("gpu", ["rtx-5060-ti", "a100", "l4"])

@@ -163,8 +163,13 @@ def test_short_builds_that_spill_all_are_those_of_the_catalog() -> None:
     assert set(builds.registers) == {32, 255}
     for build in builds.itertuples():
         launch = short(
-            batch=build.batch, heads=build.heads, seq_q=build.tokens, seq_k=build.keys,
-            mask="window", window=build.window, head_dim=64,
-        )  # fmt: skip
+            batch=build.batch,
+            heads=build.heads,
+            seq_q=build.tokens,
+            seq_k=build.keys,
+            mask="window",
+            window=build.window,
+            head_dim=64,
+        )
         spills_all = launch.work.spill.step > 1000  # loads and stores of a step; 467 else
         assert spills_all == (build.registers == 32), build

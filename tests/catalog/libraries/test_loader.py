@@ -39,10 +39,20 @@ def test_what_is_inferred_is_labelled(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("alias", "name"),
-    [("pytorch_flash", "fa2"), ("FlashAttention2", "fa2"), ("flash_attention_2", "fa2"), ("flash3", "fa3"),
-     ("pytorch_mem_efficient", "cutlass"), ("xformers", "cutlass"), ("triton_plain", "triton"),
-     ("pytorch_flash_backward", "fa2"), ("standard", "naive"), ("pytorch_eager", "eager"), ("FA2", "fa2")],
-)  # fmt: skip
+    [
+        ("pytorch_flash", "fa2"),
+        ("FlashAttention2", "fa2"),
+        ("flash_attention_2", "fa2"),
+        ("flash3", "fa3"),
+        ("pytorch_mem_efficient", "cutlass"),
+        ("xformers", "cutlass"),
+        ("triton_plain", "triton"),
+        ("pytorch_flash_backward", "fa2"),
+        ("standard", "naive"),
+        ("pytorch_eager", "eager"),
+        ("FA2", "fa2"),
+    ],
+)
 def test_aliases(alias: str, name: str) -> None:
     assert entry_name(alias) == name
 
@@ -85,12 +95,12 @@ def test_counters_are_of_the_tile_that_a_kernel_takes(
 ) -> None:
     """A tile given by hand was counted nowhere."""
     assert main(f"predict --gpu h200 --seq-len 256 --heads 4 {line}".split()) == 0
-    said = capsys.readouterr().out
-    assert ("checked against counters" in said.split("\n\n")[0]) == counted
+    printed = capsys.readouterr().out
+    assert ("checked against counters" in printed.split("\n\n")[0]) == counted
 
 
 @pytest.mark.parametrize(
-    ("name", "counted", "said"),
+    ("name", "counted", "basis_text"),
     [
         ("vllm-triton", True, "bytes counted on h100-sxm"),
         ("gdn", True, "bytes counted on h100-sxm"),
@@ -107,21 +117,21 @@ def test_counters_are_of_the_tile_that_a_kernel_takes(
     ],
 )
 def test_a_prediction_and_the_list_say_whether_a_kernel_was_counted(
-    name: str, counted: bool, said: str | None, capsys: pytest.CaptureFixture[str]
+    name: str, counted: bool, basis_text: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bool(counted_on(name)) == counted
     gpu = "b200" if name == "fa4" else "h100"
     problem = AttentionProblem(heads=16, seq_q=256, head_dim=128, dtype="bf16", mask="causal")
-    told = ". ".join(basis([predict(problem, name, gpu)]))
-    assert ("no counters of this kernel" in told) == (not counted)
-    assert ("checked against that GPU's counters" in told) == counted
-    if said is None:
+    why = ". ".join(basis([predict(problem, name, gpu)]))
+    assert ("no counters of this kernel" in why) == (not counted)
+    assert ("checked against that GPU's counters" in why) == counted
+    if basis_text is None:
         return
     assert main(["kernels", "list", "--format", "csv"]) == 0
     rows = {row["name"]: row for row in csv.DictReader(capsys.readouterr().out.splitlines())}
-    assert rows[name]["checked"] == said
+    assert rows[name]["checked"] == basis_text
     assert main(["kernels", "show", name]) == 0
-    assert f"\nchecked against: {said}" in capsys.readouterr().out
+    assert f"\nchecked against: {basis_text}" in capsys.readouterr().out
 
 
 def test_a_file_of_the_catalog_is_checked_where_it_lies(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ def test_a_library_of_ones_own_decides_at_launch() -> None:
         ) -> int | None:
             return 2
 
-    problem, without = AttentionProblem(seq_q=256, head_dim=64), Rules()
+    problem = AttentionProblem(seq_q=256, head_dim=64)
+    without = Rules()
     assert Halves().splits_of_tile(problem, 108, 64, 64) == 2
     assert without.splits_of_tile(problem, 108, 64, 64) is None
     assert without.as_launched(problem) is problem

@@ -63,7 +63,7 @@ def test_sdpa_leaves_flash_for_wide_or_unequal_heads() -> None:
 def test_sdpa_by_width_of_heads(
     gpu: str, head_dim: int, passes: str, dropout: float, name: str
 ) -> None:
-    asked = AttentionProblem(head_dim=head_dim, dtype="fp16", passes=passes, dropout=dropout)
-    kernel, why = sdpa.sdpa(asked, load_profile(gpu))
+    problem = AttentionProblem(head_dim=head_dim, dtype="fp16", passes=passes, dropout=dropout)
+    kernel, why = sdpa.sdpa(problem, load_profile(gpu))
     assert kernel == name, why
     assert "PyTorch @" in why

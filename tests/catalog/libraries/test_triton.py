@@ -30,11 +30,20 @@ def key_rows(gpu: str, problem: AttentionProblem) -> int:
     return bytes_of_keys(chain) // (problem.head_dim * problem.input_type.bytes)
 
 
-@pytest.mark.parametrize(("gpu", "dtype", "walks_all"), [
-    ("a100", "fp16", True), ("l4", "fp16", True), ("t4", "fp16", True), ("mi300x", "fp16", True),
-    ("h100", "fp8", True), ("l4", "fp8", True), ("h100", "fp16", False), ("b200", "fp8", False),
-    ("rtx-5090", "fp16", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "walks_all"),
+    [
+        ("a100", "fp16", True),
+        ("l4", "fp16", True),
+        ("t4", "fp16", True),
+        ("mi300x", "fp16", True),
+        ("h100", "fp8", True),
+        ("l4", "fp8", True),
+        ("h100", "fp16", False),
+        ("b200", "fp8", False),
+        ("rtx-5090", "fp16", False),
+    ],
+)
 def test_which_forward_ends_at_the_diagonal(gpu: str, dtype: str, walks_all: bool) -> None:
     problem = CAUSAL.with_(dtype=dtype)
     tile = resolve("triton", problem, load_profile(gpu)).tile
@@ -48,7 +57,8 @@ def test_which_forward_ends_at_the_diagonal(gpu: str, dtype: str, walks_all: boo
 
 
 def test_masked_keys_cost_time() -> None:
-    all_keys, below = predict(CAUSAL, "triton", "a100"), predict(CAUSAL, "triton", "h100")
+    all_keys = predict(CAUSAL, "triton", "a100")
+    below = predict(CAUSAL, "triton", "h100")
     assert all_keys.total("l2", "read") > 1.8 * below.total("l2", "read")
     dense = predict(CAUSAL.with_(mask="none"), "triton", "a100")
     assert all_keys.time.total_s == pytest.approx(dense.time.total_s, rel=0.05)
@@ -78,13 +88,13 @@ def test_shared_memory_is_what_the_compiler_allocates(
     block_q: int, block_k: int, head_dim: int, stages: int, allocated: int
 ) -> None:
     problem = AttentionProblem(heads=1, seq_q=1024, head_dim=head_dim, dtype="bf16")
-    found = shared_bytes(Tile(block_q, block_k, 4, stages), problem, MatrixUnit.MMA_SYNC)
-    assert 0 <= allocated - found <= 12
+    computed_bytes = shared_bytes(Tile(block_q, block_k, 4, stages), problem, MatrixUnit.MMA_SYNC)
+    assert 0 <= allocated - computed_bytes <= 12
 
 
 def test_two_ctas_of_flex_share_an_sm_of_99_kb() -> None:
     for gpu in ("rtx-a6000", "l4"):
         call = predict(CAUSAL, "flex", gpu).call
         of_launch = dict(zip(call.chain.launches, call.residencies, strict=True))
-        (main,) = (there for launch, there in of_launch.items() if launch.name == "main")
+        (main,) = (count_here for launch, count_here in of_launch.items() if launch.name == "main")
         assert main.ctas_per_sm == 2

@@ -20,9 +20,9 @@ def test_splits_of_a_batch_go_by_its_sequences() -> None:
 
 
 def test_the_combine_is_launched_where_splits_were_possible() -> None:
-    one = kernel("vllm", decoding(8192, batch=64), "h100")
-    assert one.splits == 1
-    assert combines_nothing(one, decoding(8192, batch=64), 132)
+    chosen = kernel("vllm", decoding(8192, batch=64), "h100")
+    assert chosen.splits == 1
+    assert combines_nothing(chosen, decoding(8192, batch=64), 132)
     long = prompt(8192)
     assert not combines_nothing(kernel("vllm", long, "h100"), long, 132)
     split = decoding(32768)

@@ -42,12 +42,15 @@ def test_other_tools_numbers_are_recognised(n: int) -> None:
     """Section G's published numbers: 3 of LLM-Viewer's flash, 3 without, 3 of GenZ, 3 of AccelForge, 3 compulsory."""
     tokens = LENGTHS[n]
     words = {
-        "LLM-Viewer, flash": "O taken as N x N", "LLM-Viewer, no flash": "as LLM-Viewer without flash",
-        "GenZ, everything off chip": "as GenZ", "compulsory": "Q, K, V and O once",
-        "96 KiB": "query tiles of 128 rows with no L2", "164 KiB": "query tiles of 256 rows with no L2",
-    }  # fmt: skip
-    for said, counts in words.items():
-        megabytes = reproduced.find("G", said, f"N = {tokens:,}").claimed
+        "LLM-Viewer, flash": "O taken as N x N",
+        "LLM-Viewer, no flash": "as LLM-Viewer without flash",
+        "GenZ, everything off chip": "as GenZ",
+        "compulsory": "Q, K, V and O once",
+        "96 KiB": "query tiles of 128 rows with no L2",
+        "164 KiB": "query tiles of 256 rows with no L2",
+    }
+    for text, counts in words.items():
+        megabytes = reproduced.find("G", text, f"N = {tokens:,}").claimed
         result = claimed(f"{megabytes}MB", tokens=tokens)
         assert any(counts in m.reading.counts and not m.reading.slips for m in result.matches), (
             tokens,
@@ -142,18 +145,21 @@ def test_all_layers_are_a_slip_where_their_number_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "meant", "slip"),
-    [({}, {"dtype": "fp32"}, "fp32 in place of fp16"), ({}, {"mask": "causal"}, "with a causal mask"),
-     ({"mask": "causal"}, {"mask": "none"}, "without the causal mask"),
-     ({"passes": "bwd"}, {"passes": "fwd"}, "forward alone")],
-)  # fmt: skip
+    ("options", "meant", "slip"),
+    [
+        ({}, {"dtype": "fp32"}, "fp32 in place of fp16"),
+        ({}, {"mask": "causal"}, "with a causal mask"),
+        ({"mask": "causal"}, {"mask": "none"}, "without the causal mask"),
+        ({"passes": "bwd"}, {"passes": "fwd"}, "forward alone"),
+    ],
+)
 def test_other_problems_are_slips(
-    asked: dict[str, object], meant: dict[str, object], slip: str
+    options: dict[str, object], meant: dict[str, object], slip: str
 ) -> None:
     kernel = "flash"  # takes every type
-    other = predict(problem(1000, **(asked | meant)), kernel, "a100", method="bounds")
+    other = predict(problem(1000, **(options | meant)), kernel, "a100", method="bounds")
     amount = parse("l2", f"{other.total('l2')}B")
-    result = check(amount, problem(1000, **asked), kernel, "a100", tolerance=1e-9)
+    result = check(amount, problem(1000, **options), kernel, "a100", tolerance=1e-9)
     assert any(m.reading.slips == (slip,) for m in result.matches)
 
 
@@ -241,24 +247,28 @@ def test_text_and_json_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
-        ((), ("--hbm", "accepted")), (("--hbm", "4.3"), ("--hbm", "'4.3'", "accepted")),
-        (("--time", "1GB"), ("--time", "'1GB'")), (("--hbm", "1GB", "--tolerance", "3"), ("--tolerance", "'3'")),
+        ((), ("--hbm", "accepted")),
+        (("--hbm", "4.3"), ("--hbm", "'4.3'", "accepted")),
+        (("--time", "1GB"), ("--time", "'1GB'")),
+        (("--hbm", "1GB", "--tolerance", "3"), ("--tolerance", "'3'")),
         (("--hbm", "1GB", "--tolerance", "x"), ("--tolerance", "'x'")),
         (("--hbm", "1GB", "--layers", "0"), ("--layers",)),
-        (("--hbm", "1GB", "--seq-len", "1k,2k"), ("--seq-len",)), (("--hbm", "1GB", "--gpu", "nope"), ("nope",)),
-        (("--hbm", "1GB", "--hbm", "2GB"), ("--hbm",)), (("--hbm", "1GB", "--kernel", "fa3"), ("fa3",)),
+        (("--hbm", "1GB", "--seq-len", "1k,2k"), ("--seq-len",)),
+        (("--hbm", "1GB", "--gpu", "nope"), ("nope",)),
+        (("--hbm", "1GB", "--hbm", "2GB"), ("--hbm",)),
+        (("--hbm", "1GB", "--kernel", "fa3"), ("fa3",)),
     ],
-)  # fmt: skip
+)
 def test_bad_input_is_one_line(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: tuple[str, ...]
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: tuple[str, ...]
 ) -> None:
     assert main(["check-claim", *words]) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert len(output.err.splitlines()) == 1
-    for word in said:
+    for word in message:
         assert word in output.err
 
 
@@ -284,11 +294,15 @@ def test_what_is_predicted_is_called_true(option: str) -> None:
     p = predict(problem(4096), "fa2", "a100")
     naive = predict(problem(4096), "naive", "a100")
     true = {
-        "hbm": f"{p.total('hbm', 'read')}B", "l2": f"{p.total('l2')}B", "time": f"{1e6 * p.time_s:.6f}us",
-        "flops": f"{p.flops} FLOP", "ratio": f"{naive.total('hbm') / p.total('hbm'):.4f}x",
-        "tflops": f"{p.flops / p.time_s / 1e12:.4f}", "mfu": f"{100 * p.flops / p.time_s / 312e12:.4f}%",
+        "hbm": f"{p.total('hbm', 'read')}B",
+        "l2": f"{p.total('l2')}B",
+        "time": f"{1e6 * p.time_s:.6f}us",
+        "flops": f"{p.flops} FLOP",
+        "ratio": f"{naive.total('hbm') / p.total('hbm'):.4f}x",
+        "tflops": f"{p.flops / p.time_s / 1e12:.4f}",
+        "mfu": f"{100 * p.flops / p.time_s / 312e12:.4f}%",
         "bandwidth": f"{p.total('hbm') / p.time_s / 1e9:.4f}GB/s",
-    }  # fmt: skip
+    }
     result = of_4096(option, true[option])
     assert result.agrees is not None
     assert abs(result.agrees.error) < 1e-3
@@ -320,8 +334,11 @@ def test_a_ratio_is_taken_where_an_amount_is(option: str, of: str) -> None:
     amount = parse(option, "9x")
     assert (amount.quantity, amount.of, amount.value) == ("ratio", option, 9.0)
     kernel, naive = (predict(problem(4096), name, "a100") for name in ("fa2", "naive"))
-    counts = {"hbm": naive.total("hbm") / kernel.total("hbm"), "l2": naive.total("l2") / kernel.total("l2"),
-              "time": naive.time_s / kernel.time_s}  # fmt: skip
+    counts = {
+        "hbm": naive.total("hbm") / kernel.total("hbm"),
+        "l2": naive.total("l2") / kernel.total("l2"),
+        "time": naive.time_s / kernel.time_s,
+    }
     result = of_4096(option, f"{counts[option]:.3f}x")
     assert result.agrees is not None
     assert of in result.agrees.reading.counts
@@ -349,11 +366,14 @@ def test_a_papers_number_is_found_with_its_own_problem() -> None:
     ([-0.5, 0.12, 0.3], 0.02, True, 0.12),  # the nearest one
 ])  # fmt: skip
 def test_what_a_claim_agrees_with(
-    errors: list[float], allowed: float, within_error: bool, agrees: float | None,
+    errors: list[float],
+    allowed: float,
+    within_error: bool,
+    agrees: float | None,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     checking = sys.modules[Check.__module__]
-    monkeypatch.setattr(checking, "_error", lambda *asked: (0.9, 1.2))
+    monkeypatch.setattr(checking, "_error", lambda *arguments: (0.9, 1.2))
     matches = [checking.Match(Reading("bytes", "hbm", "read", 1.0), error) for error in errors]
-    found = checking._agreeing(None, None, matches, allowed, within_error=within_error)
-    assert (None if found is None else found.error) == agrees
+    agreement = checking._agreeing(None, None, matches, allowed, within_error=within_error)
+    assert (None if agreement is None else agreement.error) == agrees

@@ -306,6 +306,6 @@ ptxas info    : Function properties for b
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 14 registers, used 0 barriers, 472 bytes cmem[0]
 """
-    found = parse_report(report)
-    assert found["a"] == compiler.Resources(255, 16, 24, 128, 8)
-    assert found["b"] == compiler.Resources(14, 0, 0, 0, 0)
+    resources = parse_report(report)
+    assert resources["a"] == compiler.Resources(255, 16, 24, 128, 8)
+    assert resources["b"] == compiler.Resources(14, 0, 0, 0, 0)

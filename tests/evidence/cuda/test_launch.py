@@ -55,7 +55,8 @@ def test_agrees_with_float64(
 
 def test_calls_that_do_not_fit_are_refused(bench: object) -> None:
     forward = Forward(FwdSpec(64, 64, 64, 4, 2))
-    shape, addresses = Shape(1, 2, 2, 64, 64, 64), dict.fromkeys(("q", "k", "v", "o", "lse"), 0)
+    shape = Shape(1, 2, 2, 64, 64, 64)
+    addresses = dict.fromkeys(("q", "k", "v", "o", "lse"), 0)
     with pytest.raises(InputError, match="head_dim 128 is not the 64"):
         forward.launches(Shape(1, 2, 2, 64, 64, 128), addresses)
     with pytest.raises(InputError, match="needs a kernel built with split keys"):

@@ -50,7 +50,8 @@ def test_recorded_page() -> None:
 
 
 def test_order_of_columns_means_nothing() -> None:
-    rows, order = table(), list(range(1, len(table()[0])))
+    rows = table()
+    order = list(range(1, len(table()[0])))
     random.Random(3).shuffle(order)
     shuffled = [[row[0], *(row[i] for i in order)] for row in rows]
     assert parse_raw(text(shuffled))[0] == parse_raw(RAW)[0]
@@ -63,8 +64,8 @@ def test_units_that_change_scale() -> None:
     for row in rows[2:]:
         row[at] = f"{float(row[at]) * 1000:,.6f}"
     changed = parse_raw(text(rows))[0]
-    for one, other in zip(changed, parse_raw(RAW)[0], strict=True):
-        assert one.column("hbm_read") == pytest.approx(other.column("hbm_read"))
+    for first, other in zip(changed, parse_raw(RAW)[0], strict=True):
+        assert first.column("hbm_read") == pytest.approx(other.column("hbm_read"))
     rows[1][at] = "byte"
     assert parse_raw(text(rows))[0][0].column("hbm_read") == pytest.approx(3.19)
 
@@ -111,11 +112,26 @@ def test_unreadable_files_are_refused(broken: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("unit", "scale"),
     [
-        ("byte", 1), ("Kbyte", 1e3), ("Mbyte", 1e6), ("Gbyte", 1e9), ("Tbyte", 1e12), ("Kbyte/block", 1e3),
-        ("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1), ("nsecond", 1e-9), ("Ghz", 1e9), ("hz", 1), ("Mhz", 1e6),
-        ("", 1), ("sector", 1), ("%", 1), ("register/thread", 1),
+        ("byte", 1),
+        ("Kbyte", 1e3),
+        ("Mbyte", 1e6),
+        ("Gbyte", 1e9),
+        ("Tbyte", 1e12),
+        ("Kbyte/block", 1e3),
+        ("ns", 1e-9),
+        ("us", 1e-6),
+        ("ms", 1e-3),
+        ("s", 1),
+        ("nsecond", 1e-9),
+        ("Ghz", 1e9),
+        ("hz", 1),
+        ("Mhz", 1e6),
+        ("", 1),
+        ("sector", 1),
+        ("%", 1),
+        ("register/thread", 1),
     ],
-)  # fmt: skip
+)
 def test_unit_scales(unit: str, scale: float) -> None:
     assert unit_scale(unit) == pytest.approx(scale)
 

@@ -21,10 +21,37 @@ from iosim.evidence.validate.recognise import Given
 
 DATA = ROOT / "tests" / "data"
 RAW = (DATA / "ncu_user.csv").read_text()
-COLUMNS = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size",
-           "Grid Size", "Device", "CC", "Section Name", "Metric Name", "Metric Unit", "Metric Value")  # fmt: skip
-OLD = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Kernel Time", "Context", "Stream",
-       "Section Name", "Metric Name", "Metric Unit", "Metric Value")  # fmt: skip
+COLUMNS = (
+    "ID",
+    "Process ID",
+    "Process Name",
+    "Host Name",
+    "Kernel Name",
+    "Context",
+    "Stream",
+    "Block Size",
+    "Grid Size",
+    "Device",
+    "CC",
+    "Section Name",
+    "Metric Name",
+    "Metric Unit",
+    "Metric Value",
+)
+OLD = (
+    "ID",
+    "Process ID",
+    "Process Name",
+    "Host Name",
+    "Kernel Name",
+    "Kernel Time",
+    "Context",
+    "Stream",
+    "Section Name",
+    "Metric Name",
+    "Metric Unit",
+    "Metric Value",
+)
 FLASH = (
     "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, 0, 0, cutlass::bfloat16_t, "
     "Flash_kernel_traits<128, 128, 64, 4, cutlass::bfloat16_t>>, 0, 0, 0, 0, 1, 1, 0, 0>"
@@ -47,8 +74,14 @@ def table(
 def metric(
     name: str, value: str, unit: str = "byte", launch: int = 0, **cells: str
 ) -> dict[str, str]:
-    shared = {"ID": str(launch), "Process ID": "7", "Kernel Name": FLASH, "Block Size": "(128, 1, 1)",
-              "Grid Size": "(32, 2, 16)", "Section Name": "Command line profiler metrics"}  # fmt: skip
+    shared = {
+        "ID": str(launch),
+        "Process ID": "7",
+        "Kernel Name": FLASH,
+        "Block Size": "(128, 1, 1)",
+        "Grid Size": "(32, 2, 16)",
+        "Section Name": "Command line profiler metrics",
+    }
     named = {"Metric Name": name, "Metric Unit": unit, "Metric Value": value}
     return {**shared, **named, **{key.replace("_", " "): cell for key, cell in cells.items()}}
 
@@ -101,8 +134,12 @@ def test_without_a_grid_what_is_said_tells(tmp_path: Path) -> None:
     (row,) = read_profile(path, Given(batch=2, heads=16, seqs=(4096,))).rows
     assert row.measured == {"hbm_read": 103344640, "hbm_write": 30980000}
     assert {name: row.facts[name] for name in ("batch", "heads", "seq_q", "grid", "block")} == {
-        "batch": "2", "heads": "16", "seq_q": "4096", "grid": "", "block": "",
-    }  # fmt: skip
+        "batch": "2",
+        "heads": "16",
+        "seq_q": "4096",
+        "grid": "",
+        "block": "",
+    }
     two = read_profile(path, Given(batch=2, heads=16, seqs=(4096, 2048)))
     assert "more than one of --seq-len 4096, 2048 fits the build" in two.unmatched[0].reason
 
@@ -139,28 +176,37 @@ def test_two_iterations_of_one_kernel() -> None:
 
 def test_two_passes_in_one_file() -> None:
     """Another process numbers its launches from 0 on; so does another run of the same one, behind a second header."""
-    one, other = ([metric(READ, n), metric(WRITE, "5")] for n in ("10", "20"))
+    first, other = ([metric(READ, n), metric(WRITE, "5")] for n in ("10", "20"))
     apart = [{**row, "Process ID": "8"} for row in other]
-    assert [m[READ] for m in launches([*one, *apart])] == [10, 20]
-    assert [m[READ] for m in launches([*one, *other])] == [10, 20]
-    text = table(one) + table([metric(TIME, "9", "us")])
+    assert [m[READ] for m in launches([*first, *apart])] == [10, 20]
+    assert [m[READ] for m in launches([*first, *other])] == [10, 20]
+    text = table(first) + table([metric(TIME, "9", "us")])
     assert [launch.metrics for launch in parse(text)[0]] == [
         {READ: 10, WRITE: 5},
         {TIME: pytest.approx(9e-6)},
     ]
 
 
-@pytest.mark.parametrize(("name", "value", "unit", "wanted"), [
-    ("dram__read_bytes.sum", "1,000", "Kbyte", {READ: 1e6}),
-    ("dram__sectors_read.sum", "1,000", "sector", {READ: 32000}),
-    ("dram_read_bytes", "1000", "byte", {READ: 1000}),
-    ("dram_write_transactions", "10", "", {WRITE: 320}),
-    ("l1tex__m_xbar2l1tex_read_sectors.sum", "3", "sector", {"l1tex__m_xbar2l1tex_read_bytes.sum": 96}),
-    ("Duration", "1.02", "msecond", {TIME: pytest.approx(1.02e-3)}),
-    ("gpu__time_duration.avg", "5", "usecond", {TIME: pytest.approx(5e-6)}),
-    ("Registers Per Thread", "255", "register/thread", {"launch__registers_per_thread": 255}),
-    (READ, "n/a", "", {}), ("lts__t_sector_hit_rate.pct", "9,00", "%", {}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "value", "unit", "wanted"),
+    [
+        ("dram__read_bytes.sum", "1,000", "Kbyte", {READ: 1e6}),
+        ("dram__sectors_read.sum", "1,000", "sector", {READ: 32000}),
+        ("dram_read_bytes", "1000", "byte", {READ: 1000}),
+        ("dram_write_transactions", "10", "", {WRITE: 320}),
+        (
+            "l1tex__m_xbar2l1tex_read_sectors.sum",
+            "3",
+            "sector",
+            {"l1tex__m_xbar2l1tex_read_bytes.sum": 96},
+        ),
+        ("Duration", "1.02", "msecond", {TIME: pytest.approx(1.02e-3)}),
+        ("gpu__time_duration.avg", "5", "usecond", {TIME: pytest.approx(5e-6)}),
+        ("Registers Per Thread", "255", "register/thread", {"launch__registers_per_thread": 255}),
+        (READ, "n/a", "", {}),
+        ("lts__t_sector_hit_rate.pct", "9,00", "%", {}),
+    ],
+)
 def test_names_and_units_of_versions(
     name: str, value: str, unit: str, wanted: dict[str, float]
 ) -> None:
@@ -174,8 +220,10 @@ def test_a_metrics_own_name_goes_before_another() -> None:
         metric("dram_read_bytes", "7"),
     ]
     assert launches(rows) == [{READ: 300}]
-    shared = [metric(f"{who} Shared Memory Per Block", n, "Kbyte/block")
-              for who, n in (("Driver", "1.02"), ("Dynamic", "65"), ("Static", "0"))]  # fmt: skip
+    shared = [
+        metric(f"{who} Shared Memory Per Block", n, "Kbyte/block")
+        for who, n in (("Driver", "1.02"), ("Dynamic", "65"), ("Static", "0"))
+    ]
     assert launches([metric(READ, "1"), *shared]) == [
         {READ: 1, "launch__shared_mem_per_block": pytest.approx(66020)}
     ]
@@ -188,8 +236,8 @@ def test_what_stands_around_and_between_the_rows() -> None:
     )
     spaced = text.replace('","', '", "') + "==PROF== Disconnected from process 7\n"
     assert [launch.metrics for launch in parse(spaced)[0]] == [{READ: 1}]
-    found, notes = parse(text + '"1","7","python"\n')
-    assert ([launch.metrics for launch in found], notes) == (
+    launches_parsed, notes = parse(text + '"1","7","python"\n')
+    assert ([launch.metrics for launch in launches_parsed], notes) == (
         [{READ: 1}],
         ["row 4 breaks off and is left out"],
     )
@@ -197,12 +245,19 @@ def test_what_stands_around_and_between_the_rows() -> None:
     assert details[0].metrics[READ] == pytest.approx(103.34e6)
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    (table([metric(READ, "9,00")]), "'9,00' is no count"), (table([metric(READ, "1", "Mbit")]), "unit 'Mbit'"),
-    (table([metric(READ, "1")], [c for c in COLUMNS if c != "Kernel Name"]), "no column 'Kernel Name'"),
-    (table([metric(READ, "1", Grid_Size="(1, 2)")]), "is not three numbers"),
-    ('"ID","Kernel Name","Metric Name","Average"\n', "no row of units|no column|no table"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (table([metric(READ, "9,00")]), "'9,00' is no count"),
+        (table([metric(READ, "1", "Mbit")]), "unit 'Mbit'"),
+        (
+            table([metric(READ, "1")], [c for c in COLUMNS if c != "Kernel Name"]),
+            "no column 'Kernel Name'",
+        ),
+        (table([metric(READ, "1", Grid_Size="(1, 2)")]), "is not three numbers"),
+        ('"ID","Kernel Name","Metric Name","Average"\n', "no row of units|no column|no table"),
+    ],
+)
 def test_bad_input(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         parse(text)

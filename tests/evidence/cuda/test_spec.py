@@ -59,7 +59,8 @@ def knobs(spec: Sm90Spec) -> set[tuple[str, object]]:
 def few_with_every_value(specs: list[Sm90Spec]) -> list[Sm90Spec]:
     """Some of `specs` that have among them every value of every knob which all of them have: the one with most values
     that are still missing, again and again."""
-    missing, taken = set().union(*map(knobs, specs)), []
+    missing = set().union(*map(knobs, specs))
+    taken = []
     while missing:
         taken.append(max(specs, key=lambda spec: len(knobs(spec) & missing)))
         missing -= knobs(taken[-1])

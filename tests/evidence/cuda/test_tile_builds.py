@@ -38,38 +38,41 @@ ASKED = [
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[FwdSpec]:
+def specs(monkeypatch: pytest.MonkeyPatch) -> list[FwdSpec]:
     """What is asked of a compiler that says of every tile that it spills 40 bytes at 200 registers."""
-    asked: list[FwdSpec] = []
+    specs: list[FwdSpec] = []
 
     def report(spec: FwdSpec, cc: str) -> BuildReport:
         assert cc == "9.0"
-        asked.append(spec)
+        specs.append(spec)
         return BuildReport(200, spec.dynamic_shared_bytes, 40)
 
     monkeypatch.setattr("iosim.catalog.resource_table._shipped", dict)
     monkeypatch.setattr(tile_builds, "_report", report)
     monkeypatch.setattr(tile_builds, "find_nvcc", lambda: None)
-    return asked
+    return specs
 
 
 @pytest.mark.slow
 def test_the_first_tiles_are_compiled_and_ranked_with_their_spills(
-    asked: list[FwdSpec], capsys: pytest.CaptureFixture[str]
+    specs: list[FwdSpec], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*ASKED, "--compile", "3"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    compiled = {(t["block_q"], t["block_k"], t["warps"], t["stages"]): t for t in found["tiles"]
-                if t["registers_source"] == "compiled"}  # fmt: skip
-    assert len(asked) == 3
-    assert set(compiled) == {(s.block_q, s.block_k, s.warps, s.stages) for s in asked}
+    data = json.loads(capsys.readouterr().out)
+    compiled = {
+        (t["block_q"], t["block_k"], t["warps"], t["stages"]): t
+        for t in data["tiles"]
+        if t["registers_source"] == "compiled"
+    }
+    assert len(specs) == 3
+    assert set(compiled) == {(s.block_q, s.block_k, s.warps, s.stages) for s in specs}
     assert all((t["registers"], t["spilled_bytes"]) == (200, 40) for t in compiled.values())
-    times = [t["time_s"] for t in found["tiles"]]
+    times = [t["time_s"] for t in data["tiles"]]
     assert times == sorted(times)
 
 
 @pytest.mark.slow
-def test_tiles_that_are_thought_to_spill_are_compiled_too(asked: list[FwdSpec]) -> None:
+def test_tiles_that_are_thought_to_spill_are_compiled_too(specs: list[FwdSpec]) -> None:
     """128x128 of 4 warps: (128 x 128 + 128 x 64) / 128 + 56 = 248 fits; 192x128 of 4 warps needs 344 and may spill."""
     ranking = pick_tiles(PROBLEM, "h200", library=False, replayed=0)
     wide = Tile(192, 128, 4, 1)
@@ -81,15 +84,21 @@ def test_tiles_that_are_thought_to_spill_are_compiled_too(asked: list[FwdSpec]) 
     assert wide not in tile_builds.without_report(again)
 
 
-@pytest.mark.parametrize("more", [
-    ("--compile", "0"), ("--compile", "--pass", "bwd"), ("--compile", "--window", "64"),
-    ("--compile", "--matrix-unit", "wgmma"), ("--compile", "--dtype", "fp8"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--compile", "0"),
+        ("--compile", "--pass", "bwd"),
+        ("--compile", "--window", "64"),
+        ("--compile", "--matrix-unit", "wgmma"),
+        ("--compile", "--dtype", "fp8"),
+    ],
+)
 def test_what_cannot_be_compiled_is_refused(
-    more: tuple[str, ...], asked: list[FwdSpec], capsys: pytest.CaptureFixture[str]
+    more: tuple[str, ...], specs: list[FwdSpec], capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused(capsys, [*ASKED, *more])
-    assert not asked
+    assert not specs
 
 
 def test_without_a_compiler_one_line_says_so(
@@ -106,20 +115,20 @@ def test_without_a_compiler_one_line_says_so(
 def test_triton_configurations(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made: list[Any] = []
+    tried: list[Any] = []
 
     def configs(likely: Any, problem: Any, gpu: Any, limit: int, progress: Any) -> Any:
-        made.extend(likely[:limit])
+        tried.extend(likely[:limit])
         return {c: BuildReport(255, 65536, 400) for c in likely[:limit]}
 
     monkeypatch.setattr(triton_compiled, "compiled_configs", configs)
     assert main([*ASKED, "--triton", "--compile", "2", "--top", "160"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    compiled = [t for t in found["triton"] if t["registers_source"] == "compiled"]
-    assert len(compiled) == len(made) == 2
+    data = json.loads(capsys.readouterr().out)
+    compiled = [t for t in data["triton"] if t["registers_source"] == "compiled"]
+    assert len(compiled) == len(tried) == 2
     assert all(t["spilled_bytes"] == 400 for t in compiled)
-    assert found["triton"][0] not in compiled  # what spills so much is not first
-    assert found["answer"].startswith(
+    assert data["triton"][0] not in compiled  # what spills so much is not first
+    assert data["answer"].startswith(
         "On h200-sxm at 512 tokens and head_dim 64 the fastest Triton configuration is "
     )
     assert main([*ASKED[:-2], "--triton", "--compile", "2", "--top", "160"]) == 0

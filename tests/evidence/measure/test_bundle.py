@@ -137,28 +137,40 @@ def test_a_broken_file_among_the_users_own_leaves_the_others_listed(
     assert "broken.toml' is not valid TOML" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("asked", "kept"), [
-    ("con.toml", None), ("CON", None), ("nul.json", None), ("mine.toml", "mine"), ("mine.toml.toml", "mine"),
-    ("mine.json", "mine"), ("a.b-1", "a.b-1"), ("mine.", None), ("..", None), ("-x", None), ("m\u00fcller", None),
-    ("x" * 65, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("typed", "clean_name"),
+    [
+        ("con.toml", None),
+        ("CON", None),
+        ("nul.json", None),
+        ("mine.toml", "mine"),
+        ("mine.toml.toml", "mine"),
+        ("mine.json", "mine"),
+        ("a.b-1", "a.b-1"),
+        ("mine.", None),
+        ("..", None),
+        ("-x", None),
+        ("m\u00fcller", None),
+        ("x" * 65, None),
+    ],
+)
 def test_names_of_profiles_are_clean(
-    asked: str,
-    kept: str | None,
+    typed: str,
+    clean_name: str | None,
     sent: Path,
     place: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    code = main(["profiles", "add", str(sent), f"--name={asked}"])
-    assert code == (2 if kept is None else 0)
-    assert sorted(added_profiles()) == ([] if kept is None else [kept])
+    code = main(["profiles", "add", str(sent), f"--name={typed}"])
+    assert code == (2 if clean_name is None else 0)
+    assert sorted(added_profiles()) == ([] if clean_name is None else [clean_name])
     capsys.readouterr()
     raw = str(tmp_path / "raw.json")
-    assert main(["calibrate", "--from", raw, f"--name={asked}"]) == code
+    assert main(["calibrate", "--from", raw, f"--name={typed}"]) == code
     printed = capsys.readouterr()
-    assert (f'name = "{kept}"' in printed.out) == (kept is not None)
-    assert kept is not None or "--name" in printed.err
+    assert (f'name = "{clean_name}"' in printed.out) == (clean_name is not None)
+    assert clean_name is not None or "--name" in printed.err
 
 
 def test_the_profile_is_made_of_the_numbers_not_of_what_is_sent(sent: Path, place: Path) -> None:

@@ -89,7 +89,7 @@ def test_the_l2_of_the_recorded_run(measured: dict[str, Entry]) -> None:
 
 def test_a_run_on_an_h100_gives_what_its_profile_holds() -> None:
     """Slices of its microbenchmarks begin at lines, so that a fill reads its code alone."""
-    found = derive(json.loads(measurements("h100_calibrate.json").read_text(encoding="utf-8")))
+    formula = derive(json.loads(measurements("h100_calibrate.json").read_text(encoding="utf-8")))
     profile = load_profile("h100")
     for name in (
         "l2_latency_near_cycles",
@@ -97,15 +97,15 @@ def test_a_run_on_an_h100_gives_what_its_profile_holds() -> None:
         "launch_fetch_bytes",
         "l2_partitions",
     ):
-        assert found[name].value == profile.need(name), name
+        assert formula[name].value == profile.need(name), name
     for name in ("dram_bandwidth_measured_bytes_per_s", "l2_dirty_fraction"):
-        assert found[name].value == pytest.approx(profile.need(name), rel=0.025), name
-    assert found["l2_ways"].value == 16
+        assert formula[name].value == pytest.approx(profile.need(name), rel=0.025), name
+    assert formula["l2_ways"].value == 16
     name = "l2_effective_capacity_fraction"
-    assert found[name].value == pytest.approx(
+    assert formula[name].value == pytest.approx(
         profile.need(name), rel=0.035
     )  # by scans at one place in memory
-    assert found["l2_effective_capacity_fraction"].kind == found["l2_ways"].kind == "fitted"
+    assert formula["l2_effective_capacity_fraction"].kind == formula["l2_ways"].kind == "fitted"
 
 
 def test_what_stays_of_a_fill_is_the_share_of_dirty_lines(measured: dict[str, Entry]) -> None:
@@ -136,11 +136,13 @@ def test_the_dirty_share_by_arithmetic(written: float, others: float | None, sha
     """Of a fill of the L2's size; shares of it. Counters that make no sense give no share below 0 or above 1."""
     size = RAW["l2_bytes"]
     row = {"footprint_bytes": size, "passes": 1, "ctas": 132, "hbm_read": None}
-    rows = [{**row, "pattern": "fill", "hbm_write": round(written * size)},
-            {**row, "pattern": "sum", "hbm_write": None if others is None else round(others * size)}]  # fmt: skip
-    found = derive({**RAW, "counters": {"rows": rows}})
-    assert found["l2_dirty_fraction"].value == pytest.approx(share)
-    assert not L2_KEYS & set(found)  # there is no scan to fit
+    rows = [
+        {**row, "pattern": "fill", "hbm_write": round(written * size)},
+        {**row, "pattern": "sum", "hbm_write": None if others is None else round(others * size)},
+    ]
+    formula = derive({**RAW, "counters": {"rows": rows}})
+    assert formula["l2_dirty_fraction"].value == pytest.approx(share)
+    assert not L2_KEYS & set(formula)  # there is no scan to fit
 
 
 def test_where_shared_data_stop_fitting_tells_the_partitions() -> None:
@@ -148,10 +150,10 @@ def test_where_shared_data_stop_fitting_tells_the_partitions() -> None:
     half = fit.half_missing_bytes(points, "shared_scan")
     assert half == pytest.approx(31 * MIB, abs=MIB)  # 56 % of re-reads at 31 MiB, 26 % at 30
     assert fit.partitions_of(points, RAW["l2_bytes"]) == 2
-    moved = [
+    curve_points = [
         Point(p.pattern, 2 * p.footprint_bytes, p.passes, p.ctas, 2 * p.hbm_read) for p in points
     ]
-    assert fit.partitions_of(moved, RAW["l2_bytes"]) == 1
+    assert fit.partitions_of(curve_points, RAW["l2_bytes"]) == 1
     flat = [
         Point(p.pattern, p.footprint_bytes, p.passes, p.ctas, p.footprint_bytes) for p in points
     ]
@@ -160,8 +162,10 @@ def test_where_shared_data_stop_fitting_tells_the_partitions() -> None:
 
 
 def test_the_cliff_is_where_some_hit_and_some_miss() -> None:
-    points = [Point("shared_scan", n * MIB, 3, 4, round(n * MIB * (1 + 2 * m)))
-              for n, m in ((1, 0), (2, 0), (3, 0.001), (4, 0.5), (5, 0.9), (6, 1), (7, 1))]  # fmt: skip
+    points = [
+        Point("shared_scan", n * MIB, 3, 4, round(n * MIB * (1 + 2 * m)))
+        for n, m in ((1, 0), (2, 0), (3, 0.001), (4, 0.5), (5, 0.9), (6, 1), (7, 1))
+    ]
     assert [p.footprint_bytes // MIB for p in fit.cliff(points)] == [3, 4, 5, 6]
 
 
@@ -186,9 +190,9 @@ def test_constants_that_made_the_scans_are_found_again(capacity: float, partitio
 
 
 def test_without_a_profiler_nothing_is_said_of_the_l2() -> None:
-    found = derive(without_counters())
-    assert not L2_KEYS & set(found)
-    assert "dram_bandwidth_measured_bytes_per_s" in found
+    formula = derive(without_counters())
+    assert not L2_KEYS & set(formula)
+    assert "dram_bandwidth_measured_bytes_per_s" in formula
     text = profile_text.profile_text(without_counters(), "mine")
     assert "# Not measured (no profiler: none here): partitions, ways" in text
 
@@ -242,9 +246,11 @@ def test_the_profile_is_valid_and_every_number_has_a_source(
 
 
 def test_what_has_no_key_stands_in_comments(written: Path) -> None:
-    said = [line for line in written.read_text().splitlines() if line.startswith("#")]
-    assert any("1.3e-06 s from one launch of an empty kernel to the next" in line for line in said)
-    assert any("Over the shipped profile h200-sxm" in line for line in said)
+    comments = [line for line in written.read_text().splitlines() if line.startswith("#")]
+    assert any(
+        "1.3e-06 s from one launch of an empty kernel to the next" in line for line in comments
+    )
+    assert any("Over the shipped profile h200-sxm" in line for line in comments)
 
 
 def test_the_profile_predicts(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,13 +276,21 @@ def test_every_shipped_gpu_can_be_calibrated(name: str, tmp_path: Path) -> None:
     """Over its profile, by the name that the driver gives it; no measured figure contradicts a specified one."""
     shipped = load_profile(name)
     raw = without_counters(
-        gpu=shipped.title, compute_capability=".".join(map(str, shipped.compute_capability)), sms=shipped.sm_count,
-        l2_bytes=shipped.l2_bytes, hbm_read_bandwidth_bytes_per_s=0.9 * shipped.need("dram_bandwidth_bytes_per_s"),
+        gpu=shipped.title,
+        compute_capability=".".join(map(str, shipped.compute_capability)),
+        sms=shipped.sm_count,
+        l2_bytes=shipped.l2_bytes,
+        hbm_read_bandwidth_bytes_per_s=0.9 * shipped.need("dram_bandwidth_bytes_per_s"),
         tensor_fp16_mma_flop_per_s=0.9 * shipped.tensor_flops_per_s["fp16"],
-        l2_curves={"private": [[MIB, 2 * shipped.need("dram_bandwidth_bytes_per_s")]], "shared": [[MIB, 1e13]]},
-        clock_hz=shipped.boost_clock_hz, sustained_clock_hz=0.9 * shipped.need("boost_clock_hz"),
-        exp_per_s=16 * shipped.sm_count * 1.9e9, exp_clock_hz=1.9e9,
-    )  # fmt: skip
+        l2_curves={
+            "private": [[MIB, 2 * shipped.need("dram_bandwidth_bytes_per_s")]],
+            "shared": [[MIB, 1e13]],
+        },
+        clock_hz=shipped.boost_clock_hz,
+        sustained_clock_hz=0.9 * shipped.need("boost_clock_hz"),
+        exp_per_s=16 * shipped.sm_count * 1.9e9,
+        exp_clock_hz=1.9e9,
+    )
     path = tmp_path / "mine.toml"
     path.write_text(profile_text.profile_text(raw, "mine"), encoding="utf-8")
     profile = load_profile(path)
@@ -316,11 +330,11 @@ def test_a_latency_that_was_known_and_is_overtaken_is_dropped() -> None:
     raw = without_counters(
         gpu="NVIDIA A100-SXM4-80GB", compute_capability="8.0", l2_latency_s=250e-9, clock_hz=1.41e9
     )
-    made = profile_text.combined(
+    combined = profile_text.combined(
         raw, {"l2_latency_near_cycles": Entry(450.0, "measured here")}, "mine"
     )
-    assert "l2_latency_far_cycles" not in made  # the shipped 400
-    assert made["dram_latency_cycles"]["value"] == 552
+    assert "l2_latency_far_cycles" not in combined  # the shipped 400
+    assert combined["dram_latency_cycles"]["value"] == 552
 
 
 # What is left out
@@ -333,17 +347,17 @@ def test_a_number_out_of_range_is_left_out_and_the_rest_is_written(
     monkeypatch.setattr(calibrate, "fit", quick_fit)
     raw = json.loads(json.dumps(RAW))
     next(row for row in raw["counters"]["rows"] if row["pattern"] == "fill")["hbm_read"] = 2_654_720
-    given, out = tmp_path / "raw.json", tmp_path / "mine.toml"
-    given.write_text(json.dumps(raw))
-    assert main(["calibrate", "--from", str(given), "-o", str(out)]) == 0
-    wrote, told = sorted(capsys.readouterr().err.splitlines(keepends=True), reverse=True)
+    raw_file, out = tmp_path / "raw.json", tmp_path / "mine.toml"
+    raw_file.write_text(json.dumps(raw))
+    assert main(["calibrate", "--from", str(raw_file), "-o", str(out)]) == 0
+    wrote, left_out = sorted(capsys.readouterr().err.splitlines(keepends=True), reverse=True)
     assert wrote.startswith("iosim: wrote ")
-    assert told.startswith(
+    assert left_out.startswith(
         "iosim: left out: launch_fetch_bytes: 2700000 is out of range; accepted: 0 to "
     )
-    assert told.count("\n") == 1
+    assert left_out.count("\n") == 1
     assert (
-        f"# Left out: {told.removeprefix('iosim: left out: ').rstrip()}."
+        f"# Left out: {left_out.removeprefix('iosim: left out: ').rstrip()}."
         in out.read_text().splitlines()
     )
     profile, shipped = load_profile(out), load_profile("h200")
@@ -352,38 +366,61 @@ def test_a_number_out_of_range_is_left_out_and_the_rest_is_written(
     assert "iosim calibrate" in profile.source_of("l2_dirty_fraction")
 
 
-@pytest.mark.parametrize(("change", "told"), [
-    (lambda r: r.update(hbm_write_bandwidth_bytes_per_s=0), "hbm_write_bandwidth_bytes_per_s: 0 is no number above 0"),
-    (lambda r: r.pop("l2_curves"), "l2_curves: no curve of private scans"),
-    (lambda r: r["l2_curves"]["private"].reverse(), None),
-    (lambda r: r["l2_curves"]["private"].insert(0, [0, 0]), "l2_curves: 1 points are no two numbers above 0"),
-    (lambda r: [row.pop("hbm_read") for row in r["counters"]["rows"]], "counters, row 1: hbm_read: missing"),
-    (lambda r: r.update(clock_hz="fast"), "clock_hz: 'fast' is no number above 0"),
-    (lambda r: r.update(l2_bytes=1), "l2_bytes: 1 is out of range"),
-    (lambda r: r.update(hbm_latency_s=1e-7), "contradicts what is known: l2_latency_near_cycles"),
-    (lambda r: r.update(hbm_read_bandwidth_bytes_per_s=9e12), "dram_bandwidth_measured_bytes_per_s: contradicts"),
-    (lambda r: r.pop("sms"), "sms: missing"), (lambda r: r.update(counters=3), "counters: they hold no rows"),
-    (lambda r: r["counters"]["rows"][3].update(passes=10**9), "counters, row 4: passes 1000000000 is no whole number"),
-    (lambda r: r.update(compute_capability=9), "compute_capability: 9, which says nothing"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda r: r.update(hbm_write_bandwidth_bytes_per_s=0),
+            "hbm_write_bandwidth_bytes_per_s: 0 is no number above 0",
+        ),
+        (lambda r: r.pop("l2_curves"), "l2_curves: no curve of private scans"),
+        (lambda r: r["l2_curves"]["private"].reverse(), None),
+        (
+            lambda r: r["l2_curves"]["private"].insert(0, [0, 0]),
+            "l2_curves: 1 points are no two numbers above 0",
+        ),
+        (
+            lambda r: [row.pop("hbm_read") for row in r["counters"]["rows"]],
+            "counters, row 1: hbm_read: missing",
+        ),
+        (lambda r: r.update(clock_hz="fast"), "clock_hz: 'fast' is no number above 0"),
+        (lambda r: r.update(l2_bytes=1), "l2_bytes: 1 is out of range"),
+        (
+            lambda r: r.update(hbm_latency_s=1e-7),
+            "contradicts what is known: l2_latency_near_cycles",
+        ),
+        (
+            lambda r: r.update(hbm_read_bandwidth_bytes_per_s=9e12),
+            "dram_bandwidth_measured_bytes_per_s: contradicts",
+        ),
+        (lambda r: r.pop("sms"), "sms: missing"),
+        (lambda r: r.update(counters=3), "counters: they hold no rows"),
+        (
+            lambda r: r["counters"]["rows"][3].update(passes=10**9),
+            "counters, row 4: passes 1000000000 is no whole number",
+        ),
+        (lambda r: r.update(compute_capability=9), "compute_capability: 9, which says nothing"),
+    ],
+)
 def test_what_is_left_out_is_told(
-    change: Any, told: str | None, monkeypatch: pytest.MonkeyPatch
+    change: Any, message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calibrate, "fit", quick_fit)
-    raw, lines = json.loads(json.dumps(RAW)), []
+    raw = json.loads(json.dumps(RAW))
+    lines = []
     change(raw)
     text = profile_text.profile_text(raw, "mine", left_out=lines)
     assert HardwareProfile.from_dict(tomllib.loads(text)).sm_count == 132
-    assert (not lines) if told is None else any(told in line for line in lines), lines
+    assert (not lines) if message is None else any(message in line for line in lines), lines
     assert all(f"# Left out: {one_line(line)}." in text for line in lines)
-    if told is None:
+    if message is None:
         assert text == profile_text.profile_text(RAW, "mine")
 
 
 def quick_fit(profile: HardwareProfile, points: Sequence[Point], tried: Any = None) -> L2Fit | None:
     """In place of the search, which takes a quarter of a minute: whether there is something to fit."""
-    there = fit.partitions_of(points, profile.need_int("l2_bytes")) and fit.cliff(points)
-    return L2Fit(2, USUAL_WAYS, 1.0, 0.05, len(points)) if there else None
+    fits = fit.partitions_of(points, profile.need_int("l2_bytes")) and fit.cliff(points)
+    return L2Fit(2, USUAL_WAYS, 1.0, 0.05, len(points)) if fits else None
 
 
 def entries_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -455,8 +492,11 @@ def test_one_changed_number_leaves_a_profile(
 
 
 @settings(deadline=None, max_examples=examples(12))
-@given(row=st.integers(0, len(RAW["counters"]["rows"]) - 1), instead=st.sampled_from(INSTEAD),
-       name=st.sampled_from(["footprint_bytes", "passes", "ctas", "hbm_read", "hbm_write", "pattern"]))  # fmt: skip
+@given(
+    row=st.integers(0, len(RAW["counters"]["rows"]) - 1),
+    instead=st.sampled_from(INSTEAD),
+    name=st.sampled_from(["footprint_bytes", "passes", "ctas", "hbm_read", "hbm_write", "pattern"]),
+)
 def test_one_changed_scan_is_fitted_or_left_out(row: int, name: str, instead: Any) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(fit, "CAPACITY", (0.9, 1.0))
@@ -485,13 +525,13 @@ def test_scans_lie_on_both_cliffs_of_one_partition_and_of_two() -> None:
 
 def test_counters_meet_the_launches_that_were_made() -> None:
     plan = counters.scan_plan(4 * MIB)
-    found = [
+    profiled = [
         Profiled(p["kernel"], (40, 1, 1), (1024, 1, 1), {"dram__bytes_read.sum": 8.0}) for p in plan
     ]
-    rows = counters.rows_of(plan, found)
+    rows = counters.rows_of(plan, profiled)
     assert {(row["ctas"], row["hbm_read"], row["l2_fabric"]) for row in rows} == {(40, 8, None)}
     with pytest.raises(InputError, match=f"{len(plan) - 1} launches of the {len(plan)}"):
-        counters.rows_of(plan, found[:-1])
+        counters.rows_of(plan, profiled[:-1])
 
 
 def test_the_rate_of_a_curve_tells_its_cliff() -> None:
@@ -505,14 +545,16 @@ def test_the_rate_of_a_curve_tells_its_cliff() -> None:
 
 
 def test_raw_numbers_are_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given, out, raw = tmp_path / "raw.json", tmp_path / "my gpu.toml", tmp_path / "again.json"
-    given.write_text(json.dumps(without_counters()))
+    raw_file = tmp_path / "raw.json"
+    out = tmp_path / "my gpu.toml"
+    raw = tmp_path / "again.json"
+    raw_file.write_text(json.dumps(without_counters()))
     assert (
         main(
             [
                 "calibrate",
                 "--from",
-                str(given),
+                str(raw_file),
                 "-o",
                 str(out),
                 "--raw",
@@ -530,24 +572,30 @@ def test_raw_numbers_are_enough(tmp_path: Path, capsys: pytest.CaptureFixture[st
         in captured.err
     )
     assert load_profile(out).name == "lab-1"
-    assert json.loads(raw.read_text()) == json.loads(given.read_text())
-    assert main(["calibrate", "--from", str(given)]) == 0
+    assert json.loads(raw.read_text()) == json.loads(raw_file.read_text())
+    assert main(["calibrate", "--from", str(raw_file)]) == 0
     assert tomllib.loads(capsys.readouterr().out)["name"] == "my-gpu"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [("", "is no JSON"), ("[]", "holds no JSON object"), ("{}", "has schema None"), ('{"schema": 1}', "has schema 1"),
-     (f'{{"schema": {SCHEMA}}}', "lack compute_capability and sms"), ("\0", "is no JSON")],
-)  # fmt: skip
+    ("text", "message"),
+    [
+        ("", "is no JSON"),
+        ("[]", "holds no JSON object"),
+        ("{}", "has schema None"),
+        ('{"schema": 1}', "has schema 1"),
+        (f'{{"schema": {SCHEMA}}}', "lack compute_capability and sms"),
+        ("\0", "is no JSON"),
+    ],
+)
 def test_files_that_are_no_raw_numbers(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "raw.json"
     path.write_text(text)
     assert main(["calibrate", "--from", str(path), "-o", str(tmp_path / "out.toml")]) == 2
     captured = capsys.readouterr()
-    assert said in captured.err
+    assert message in captured.err
     assert captured.err.count("\n") == 1
     assert not (tmp_path / "out.toml").exists()
 
@@ -591,13 +639,16 @@ def test_calibrates_this_gpu(tmp_path: Path) -> None:
     assert check_profile_file(out) == []
 
 
-@pytest.mark.parametrize(("name", "written"), [
-    ("NVIDIA H200", "NVIDIA H200"),
-    ("x" * 80, "x" * 80),
-    ("x" * 81, "x" * 77 + "..."),  # one line of at most 80 characters
-    ("two\nlines", "two lines"),
-    (["H200"], "a GPU without a name"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("NVIDIA H200", "NVIDIA H200"),
+        ("x" * 80, "x" * 80),
+        ("x" * 81, "x" * 77 + "..."),  # one line of at most 80 characters
+        ("two\nlines", "two lines"),
+        (["H200"], "a GPU without a name"),
+    ],
+)
 def test_a_name_is_a_line(name: object, written: str) -> None:
     left_out: list[str] = []
     assert calibrate.sound({"gpu": name}, left_out)["gpu"] == written

@@ -17,10 +17,17 @@ def test_a_forwards_row() -> None:
     )
     case = Case(FwdSpec(64, 64, 64, 4), SHAPE, order, causal=True, note="by hand")
     row = case.columns()
-    assert {n: row[n] for n in ("implementation", "causal", "dtype", "batch", "seq_q", "seq_k", "note")} == {
-        "implementation": "flash_fwd", "causal": "1", "dtype": "bfloat16", "batch": "2", "seq_q": "100",
-        "seq_k": "200", "note": "by hand",
-    }  # fmt: skip
+    assert {
+        n: row[n] for n in ("implementation", "causal", "dtype", "batch", "seq_q", "seq_k", "note")
+    } == {
+        "implementation": "flash_fwd",
+        "causal": "1",
+        "dtype": "bfloat16",
+        "batch": "2",
+        "seq_q": "100",
+        "seq_k": "200",
+        "note": "by hand",
+    }
     assert (row["order"], row["heavy_first"], row["section"], row["direction"]) == (
         "head",
         "1",
@@ -64,7 +71,7 @@ def test_the_kernel_that_combines_runs_where_there_are_splits() -> None:
 
 def test_operations_of_the_pairs_that_are_kept() -> None:
     """Two products of 2 x 64 operations a pair; a backward has five. Query i sees keys up to i + 100."""
-    kept = sum(i + 101 for i in range(100))
+    kept_pairs = sum(i + 101 for i in range(100))
     assert flops(Case(FwdSpec(64, 64, 64, 4), SHAPE)) == 2 * 4 * 100 * 200 * 4 * 64
-    assert flops(Case(FwdSpec(64, 64, 64, 4), SHAPE, causal=True)) == 2 * 4 * kept * 4 * 64
+    assert flops(Case(FwdSpec(64, 64, 64, 4), SHAPE, causal=True)) == 2 * 4 * kept_pairs * 4 * 64
     assert flops(Case(BwdSpec(64, 64, 64, 4), SHAPE)) == 2 * 4 * 100 * 200 * 10 * 64

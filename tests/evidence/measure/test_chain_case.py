@@ -30,8 +30,13 @@ RANGE_HEADER = (
     '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream",'
     '"Block Size","Grid Size","Device","CC"'
 )
-COUNTERS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "gpu__time_duration.sum",
-            "l1tex__m_l1tex2xbar_write_bytes.sum", "l1tex__m_xbar2l1tex_read_bytes.sum")  # fmt: skip
+COUNTERS = (
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "gpu__time_duration.sum",
+    "l1tex__m_l1tex2xbar_write_bytes.sum",
+    "l1tex__m_xbar2l1tex_read_bytes.sum",
+)
 WANTED = collect.RANGE_COUNTED
 SMALL = ChainCase("naive", 1, 8, 512, 64)
 OURS = ChainCase(OWN, 1, 8, 512, 64)
@@ -40,30 +45,47 @@ OURS = ChainCase(OWN, 1, 8, 512, 64)
 def page(
     *values: Sequence[str],
     units: Sequence[str] = ("byte", "byte", "ns", "byte", "byte"),
-    said: str = "",
+    preface: str = "",
 ) -> str:
     """A raw page: counters are in the order of COUNTERS."""
     names = ",".join(f'"{name}"' for name in COUNTERS)
     unit_row = ",".join(['""'] * 11 + [f'"{unit}"' for unit in units])
     rows = [
-        ",".join([f'"{n}"', '"41"', '"python3.12"', '"127.0.0.1"', '"range"', '"1"', '"7"', '""', '""', '"0"', '"9.0"']
-                 + [f'"{value}"' for value in row])
+        ",".join(
+            [
+                f'"{n}"',
+                '"41"',
+                '"python3.12"',
+                '"127.0.0.1"',
+                '"range"',
+                '"1"',
+                '"7"',
+                '""',
+                '""',
+                '"0"',
+                '"9.0"',
+            ]
+            + [f'"{value}"' for value in row]
+        )
         for n, row in enumerate(values)
-    ]  # fmt: skip
-    return "\n".join([said + RANGE_HEADER + "," + names, unit_row, *rows]) + "\n"
+    ]
+    return "\n".join([preface + RANGE_HEADER + "," + names, unit_row, *rows]) + "\n"
 
 
 # The report of a range
 
 
 def test_a_range_is_read_by_name_and_unit() -> None:
-    found = parse_range(
-        page(("1635008", "0", "61,440", "9437184", "19922944"), said="==PROF== done\n"), WANTED
+    values = parse_range(
+        page(("1635008", "0", "61,440", "9437184", "19922944"), preface="==PROF== done\n"), WANTED
     )
-    assert found == {
-        "hbm_read": 1635008, "hbm_write": 0, "l2_read": 19922944, "l2_write": 9437184,
+    assert values == {
+        "hbm_read": 1635008,
+        "hbm_write": 0,
+        "l2_read": 19922944,
+        "l2_write": 9437184,
         "seconds": pytest.approx(61.44e-6),
-    }  # fmt: skip
+    }
     other = ("Mbyte", "byte", "us", "Mbyte", "Mbyte")
     scaled = parse_range(page(("1.635", "0", "61.44", "9.437", "19.9"), units=other), WANTED)
     assert scaled["hbm_read"] == pytest.approx(1.635e6)
@@ -89,7 +111,7 @@ def test_rows_without_counters_are_no_ranges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (
             "==ERROR== nothing\n",
@@ -116,10 +138,10 @@ def test_rows_without_counters_are_no_ranges() -> None:
         (page(("1", "2", "3", "4", "5")).replace('""', '"k"'), "no row of units"),
     ],
 )
-def test_what_is_no_range_is_said(text: str, said: str) -> None:
+def test_what_is_no_range_is_said(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_range(text, WANTED)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 # Calls
@@ -166,16 +188,16 @@ class Fake:
         self.runs: list[list[str]] = []
         self.checked: list[list[Profiled]] = []
 
-    def run(self, options: Sequence[str], own: Sequence[str]) -> str:
+    def run(self, options: Sequence[str], command: Sequence[str]) -> str:
         self.runs.append(list(options))
-        plan = json.loads(Path(own[4]).read_text())
+        plan = json.loads(Path(command[4]).read_text())
         report = Path(options[options.index("-o") + 1]).with_suffix(".ncu-rep")
-        if own[3] == "chain":
-            self.check(plan, Path(own[5]))
+        if command[3] == "chain":
+            self.check(plan, Path(command[5]))
         elif plan["calls"][0]["case"]["seq"] in self.refused:
             raise InputError("the profiler may not read the GPU's counters")
-        if own[3] == "chain" or plan["calls"][0]["case"]["seq"] not in self.broken:
-            report.write_text(own[3])
+        if command[3] == "chain" or plan["calls"][0]["case"]["seq"] not in self.broken:
+            report.write_text(command[3])
         return "==PROF== faked"
 
     def check(self, plan: dict[str, Any], done: Path) -> None:
@@ -186,9 +208,10 @@ class Fake:
                 {"call": call["call"]} | ({"left_out": "wrong against float64"} if wrong else {})
             )
             if call["call"] in plan["profile"] and not wrong:
-                found, around = {METRICS["registers"][0]: 40.0}, (f"iosim call {call['call']}",)
+                metrics = {METRICS["registers"][0]: 40.0}
+                around = (f"iosim call {call['call']}",)
                 kernels += [
-                    Profiled(f"k{n}", (n, 8, 1), (128, 1, 1), found, around) for n in (1, 2)
+                    Profiled(f"k{n}", (n, 8, 1), (128, 1, 1), metrics, around) for n in (1, 2)
                 ]
         done.write_text("".join(json.dumps(line) + "\n" for line in lines))
         self.checked.append(kernels)
@@ -199,36 +222,47 @@ class Fake:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fake:
-    made = Fake()
-    monkeypatch.setattr(collect, "run_profiler", made.run)
+    profiler = Fake()
+    monkeypatch.setattr(collect, "run_profiler", profiler.run)
     monkeypatch.setattr(
-        collect, "run_group", lambda own, session: made.run(["-o", str(tmp_path / "plain")], own)
+        collect,
+        "run_group",
+        lambda command, session: profiler.run(["-o", str(tmp_path / "plain")], command),
     )
-    monkeypatch.setattr(collect, "import_report", made.page)
-    monkeypatch.setattr(collect, "parse_raw", lambda text: (made.checked[-1], []))
+    monkeypatch.setattr(collect, "import_report", profiler.page)
+    monkeypatch.setattr(collect, "parse_raw", lambda text: (profiler.checked[-1], []))
     monkeypatch.setattr(collect, "prebuild", lambda specs, cc: None)
     monkeypatch.setattr(table, "facts", lambda: {"gpu": "fake"})
     monkeypatch.setattr(collect, "profiler_version", lambda: "0")
     monkeypatch.setattr(collect, "profiler_options", lambda warm: ["--cache-control", "all"])
-    return made
+    return profiler
 
 
 def test_a_row_a_chain_and_a_row_a_launch(fake: Fake, tmp_path: Path) -> None:
     out, launches = tmp_path / "chains.csv", tmp_path / "launches.csv"
-    made = collect.collect_chains(
+    rows = collect.collect_chains(
         out, [SMALL, OURS], "9.0", launches_out=launches, command="iosim measure x"
     )
-    assert (made.measured, made.left_out) == (2, [])
+    assert (rows.measured, rows.left_out) == (2, [])
     first, second = read_table(out, COLUMNS)
     assert (first["implementation"], second["implementation"]) == ("naive", OWN)
     assert [first[name] for name in (*COUNTED, "range_seconds", "launches")] == [
-        "1635000", "0", "19923000", "9437000", "6.144e-05", "2",
-    ]  # fmt: skip
+        "1635000",
+        "0",
+        "19923000",
+        "9437000",
+        "6.144e-05",
+        "2",
+    ]
     listed = read_table(launches, LAUNCH_COLUMNS)
-    assert [(r["call"], r["launch"], r["implementation"], r["kernel"], r["grid"]) for r in listed] == [
-        ("1", "1", "eager", "k1", "(1, 8, 1)"), ("1", "2", "eager", "k2", "(2, 8, 1)"),
-        ("2", "1", "naive", "k1", "(1, 8, 1)"), ("2", "2", "naive", "k2", "(2, 8, 1)"),
-    ]  # fmt: skip
+    assert [
+        (r["call"], r["launch"], r["implementation"], r["kernel"], r["grid"]) for r in listed
+    ] == [
+        ("1", "1", "eager", "k1", "(1, 8, 1)"),
+        ("1", "2", "eager", "k2", "(2, 8, 1)"),
+        ("2", "1", "naive", "k1", "(1, 8, 1)"),
+        ("2", "2", "naive", "k2", "(2, 8, 1)"),
+    ]
     assert {r["registers"] for r in listed} == {"40"}
     assert "app-range" in read_provenance(out)["profiler_command"]
     assert "app-range" not in read_provenance(launches)["profiler_command"]
@@ -251,8 +285,8 @@ def test_what_a_table_holds_is_not_run_again(fake: Fake, tmp_path: Path) -> None
 
 def test_without_a_list_of_launches_the_check_runs_unprofiled(fake: Fake, tmp_path: Path) -> None:
     out = tmp_path / "chains.csv"
-    made = collect.collect_chains(out, [SMALL], "9.0")
-    assert (made.measured, made.rows[0]["launches"]) == (1, "")
+    rows = collect.collect_chains(out, [SMALL], "9.0")
+    assert (rows.measured, rows.rows[0]["launches"]) == (1, "")
     assert len(fake.runs) == 2
     assert "--cache-control" not in fake.runs[0]
     assert fake.checked == [[]]
@@ -262,8 +296,8 @@ def test_a_wrong_call_is_left_out(fake: Fake, tmp_path: Path) -> None:
     fake.wrong = {"naive"}
     out = tmp_path / "chains.csv"
     launches = tmp_path / "launches.csv"
-    made = collect.collect_chains(out, [SMALL, OURS], "9.0", launches_out=launches)
-    assert made.left_out == ["naive 1 8 512 64 float16: wrong against float64"]
+    rows = collect.collect_chains(out, [SMALL, OURS], "9.0", launches_out=launches)
+    assert rows.left_out == ["naive 1 8 512 64 float16: wrong against float64"]
     assert [row["implementation"] for row in read_table(out, COLUMNS)] == [OWN]
     assert {row["implementation"] for row in read_table(launches, LAUNCH_COLUMNS)} == {"naive"}
 
@@ -276,17 +310,17 @@ def test_a_range_that_fails_is_told(fake: Fake, tmp_path: Path) -> None:
         collect.collect_chains(out, [SMALL], "9.0", launches_out=tmp_path / "launches.csv")
     assert "==PROF== faked" in out.with_suffix(".failed.txt").read_text()
     larger = ChainCase("naive", 1, 8, 1024, 64)
-    made = collect.collect_chains(
+    rows = collect.collect_chains(
         out, [larger, SMALL], "9.0", launches_out=tmp_path / "launches.csv"
     )
-    assert made.measured == 1
-    assert len(made.left_out) == 1
-    assert made.left_out[0].startswith("naive 1 8 512 64 float16: the profiler left no report")
+    assert rows.measured == 1
+    assert len(rows.left_out) == 1
+    assert rows.left_out[0].startswith("naive 1 8 512 64 float16: the profiler left no report")
     fake.broken, fake.refused = set(), {512}
     with pytest.raises(InputError, match="may not read"):
         collect.collect_chains(out, [SMALL], "9.0")
-    made = collect.collect_chains(out, [larger, larger, SMALL], "9.0")
-    assert made.left_out == [
+    rows = collect.collect_chains(out, [larger, larger, SMALL], "9.0")
+    assert rows.left_out == [
         "naive 1 8 512 64 float16: the profiler may not read the GPU's counters"
     ]
 
@@ -300,7 +334,8 @@ def test_every_chain_is_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     from iosim.evidence.measure import harness, torch_run
 
     def inputs(case: Any, seed: int) -> dict[str, Any]:
-        s, g = case.shape, torch.Generator().manual_seed(seed)
+        s = case.shape
+        g = torch.Generator().manual_seed(seed)
         size = (s.batch, s.heads, s.seq_q, s.head_dim)
         return {
             n: torch.randn(size, generator=g).to(harness.TORCH_DTYPES[case.dtype]) for n in "qkv"
@@ -361,7 +396,7 @@ def test_dry_run_lists_chains(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (
             ["--chain", "fa4"],
@@ -381,8 +416,8 @@ def test_dry_run_lists_chains(capsys: pytest.CaptureFixture[str]) -> None:
         (["--plan", "quick", "--bypass-l1"], "--bypass-l1 contradicts --plan"),
     ],
 )
-def test_bad_options(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said in complains(capsys, "--dry-run", *argv)
+def test_bad_options(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in complains(capsys, "--dry-run", *argv)
 
 
 def test_a_chain_needs_a_place(capsys: pytest.CaptureFixture[str]) -> None:
@@ -400,17 +435,19 @@ def test_the_own_chain_is_predicted(tmp_path: Path) -> None:
         writer = csv.DictWriter(file, COLUMNS, restval="")
         writer.writeheader()
         writer.writerow(values | {"range_seconds": "1e-3", "launches": "3"})
-    made = compare(read(path), load_profile("h200"))
-    assert not made.skipped
-    found = {r.quantity: r.predicted for r in made.residuals}
-    assert set(found) == {
+    comparison = compare(read(path), load_profile("h200"))
+    assert not comparison.skipped
+    predicted = {r.quantity: r.predicted for r in comparison.residuals}
+    assert set(predicted) == {
         "hbm_read",
         "hbm_write",
         "l2_read",
         "l2_write",
     }  # the range's seconds are not compared
-    tile, square, rows = 64 * 64 * 2, 8 * 1024 * 1024 * 2, 8 * 1024 * 64 * 2
+    tile = 64 * 64 * 2
+    square = 8 * 1024 * 1024 * 2
+    rows = 8 * 1024 * 64 * 2
     # scores: a tile of Q and of K for each of 8 x 256 CTAs; softmax: S; values: P, and V for each of 16 query blocks
-    assert found["l2_read"] == 8 * 256 * 2 * tile + square + (square + 16 * rows)
-    assert found["l2_write"] == 2 * square + rows  # S, P, O
-    assert found["hbm_read"] < 2 * square  # S and P are read back from the L2
+    assert predicted["l2_read"] == 8 * 256 * 2 * tile + square + (square + 16 * rows)
+    assert predicted["l2_write"] == 2 * square + rows  # S, P, O
+    assert predicted["hbm_read"] < 2 * square  # S and P are read back from the L2

@@ -50,8 +50,8 @@ def test_the_full_plan_is_the_one_that_was_recorded() -> None:
     assert len(FULL) == max(int(row["call"]) for row in rows)
     assert sum(case.launches for case in FULL) == len(rows)
     for row in rows:
-        said = FULL[int(row["call"]) - 1].columns()
-        assert {name: row[name] for name in said} == said, row["call"]
+        columns = FULL[int(row["call"]) - 1].columns()
+        assert {name: row[name] for name in columns} == columns, row["call"]
 
 
 def test_columns_are_those_of_the_recorded_table() -> None:
@@ -77,46 +77,53 @@ def test_the_quick_plan_has_every_kernel() -> None:
 
 @pytest.mark.parametrize("cc", [*BUILT, "10.0", "12.0"])
 def test_a_plan_is_made_to_fit_every_gpu(cc: str) -> None:
-    kept, left = fitted(choose.named(["quick"]), cc)
-    for case in kept:
+    taken, left_out = fitted(choose.named(["quick"]), cc)
+    for case in taken:
         case.spec.check(cc)
-    assert {case.implementation for case in kept} >= {"flash_fwd", "naive", "minimal"}
-    assert len(kept) + len(left) == len(choose.named(["quick"]))
-    assert all("7.5" in line for line in left)  # nothing else lacks a kernel
+    assert {case.implementation for case in taken} >= {"flash_fwd", "naive", "minimal"}
+    assert len(taken) + len(left_out) == len(choose.named(["quick"]))
+    assert all("7.5" in line for line in left_out)  # nothing else lacks a kernel
     if cc == "7.5":
-        assert {case.dtype for case in kept if case.implementation == "flash_fwd"} == {"fp16"}
-        assert {case.spec.stages for case in kept if isinstance(case.spec, FwdSpec)} == {1}
+        assert {case.dtype for case in taken if case.implementation == "flash_fwd"} == {"fp16"}
+        assert {case.spec.stages for case in taken if isinstance(case.spec, FwdSpec)} == {1}
     if cc == "9.0":
-        assert kept == choose.named(["quick"])
+        assert taken == choose.named(["quick"])
 
 
 @pytest.mark.slow
 def test_tiles_of_a_sweep_are_left_out_rather_than_changed() -> None:
     sweep = choose.named(["tiles"])
-    kept, left = fitted(sweep, "8.6")
-    assert left
+    taken, left_out = fitted(sweep, "8.6")
+    assert left_out
     wanted = [
         (c.spec.block_q, c.spec.block_k, c.spec.stages)
         for c in sweep
         if isinstance(c.spec, FwdSpec)
     ]
-    made = [
-        (c.spec.block_q, c.spec.block_k, c.spec.stages) for c in kept if isinstance(c.spec, FwdSpec)
+    tiles = [
+        (c.spec.block_q, c.spec.block_k, c.spec.stages)
+        for c in taken
+        if isinstance(c.spec, FwdSpec)
     ]
-    assert set(made) < set(wanted)
+    assert set(tiles) < set(wanted)
 
 
 def test_options_are_combined_with_each_other() -> None:
-    choice = Choice(seq_q=(1024, 4096), heads=(8, 16), tile=((128, 64), (64, 64)), order=("head", "query"),
-                    direction=("ascending", "descending"))  # fmt: skip
-    made = cases_of(choice, "9.0")
-    assert len(made) == len(set(made)) == 2 * 2 * 2 * 2 * 2
-    assert {case.shape.seq_q for case in made} == {1024, 4096}
-    assert {(c.spec.block_q, c.spec.block_k) for c in made if isinstance(c.spec, FwdSpec)} == {
+    choice = Choice(
+        seq_q=(1024, 4096),
+        heads=(8, 16),
+        tile=((128, 64), (64, 64)),
+        order=("head", "query"),
+        direction=("ascending", "descending"),
+    )
+    cases = cases_of(choice, "9.0")
+    assert len(cases) == len(set(cases)) == 2 * 2 * 2 * 2 * 2
+    assert {case.shape.seq_q for case in cases} == {1024, 4096}
+    assert {(c.spec.block_q, c.spec.block_k) for c in cases if isinstance(c.spec, FwdSpec)} == {
         (128, 64),
         (64, 64),
     }
-    assert {(c.order.order, c.order.direction) for c in made} == {
+    assert {(c.order.order, c.order.direction) for c in cases} == {
         (order, direction)
         for order in ("head", "query")
         for direction in ("ascending", "descending")
@@ -136,60 +143,87 @@ def test_defaults_follow_the_mask() -> None:
 H100, TURING = "9.0", "7.5"
 
 
-@pytest.mark.parametrize(("asked", "cc", "spec"), [
-    # head_dim, query rows, key rows, warps, stages of the tile, and the CTAs of an SM that its registers are capped for
-    ({}, H100, FwdSpec(128, 128, 64, 4, 2, min_ctas=2)),
-    ({"warps": 8}, H100, FwdSpec(128, 128, 64, 8, 2, min_ctas=2)),  # the default tile with other warps
-    ({"stages": 1}, H100, FwdSpec(128, 128, 64, 4, 1, min_ctas=1)),
-    ({"stages": 3}, H100, FwdSpec(128, 128, 64, 4, 3, min_ctas=1)),
-    # A tile of one's own: four warps where they divide its rows by 16 and hold its scores, else eight, else two
-    ({"tile": ((64, 64),)}, H100, FwdSpec(128, 64, 64, 4, 2, min_ctas=2)),
-    ({"tile": ((32, 64),)}, H100, FwdSpec(128, 32, 64, 2, 2, min_ctas=3)),
-    ({"tile": ((128, 128),)}, H100, FwdSpec(128, 128, 128, 8, 2, min_ctas=1)),
-    ({"tile": ((64, 64),), "warps": 2}, H100, FwdSpec(128, 64, 64, 2, 2, min_ctas=2)),
-    ({"head_dim": (64,)}, TURING, FwdSpec(64, 128, 128, 4, 1, min_ctas=1)),  # no asynchronous copies: one stage
-    ({"head_dim": (64,)}, "8.0", FwdSpec(64, 128, 128, 4, 2, min_ctas=2)),
-    ({"splits": 2}, H100, FwdSpec(128, 128, 64, 4, 2, split=True, min_ctas=2)),
-    ({"persistent": True}, H100, FwdSpec(128, 128, 64, 4, 2, persistent=True, min_ctas=2)),
-    ({"window": 9}, H100, FwdSpec(128, 128, 64, 4, 2, "window", min_ctas=2)),
-    # A backward has a warp to 16 keys.
-    ({"kernel": ("flash_bwd",)}, H100, BwdSpec(128, 64, 128, 8)),
-    ({"kernel": ("flash_bwd",), "tile": ((64, 64),), "window": 5}, H100, BwdSpec(128, 64, 64, 4, "window")),
-    ({"kernel": ("flash_bwd",), "deterministic": True, "causal": True}, H100,
-     BwdSpec(128, 64, 128, 8, "causal", deterministic=True)),
-    ({"kernel": ("naive",)}, H100, NaiveSpec(128, "fp16")),
-    ({"kernel": ("naive",), "dtype": "bf16", "causal": True}, H100, NaiveSpec(128, "bf16")),
-    ({"kernel": ("minimal",), "head_dim": (64,), "dtype": "fp32"}, H100, MinimalSpec(64)),
-])  # fmt: skip
-def test_what_is_built_for_a_choice(asked: dict[str, Any], cc: str, spec: Spec) -> None:
-    (case,) = cases_of(Choice(**asked), cc)
+@pytest.mark.parametrize(
+    ("options", "cc", "spec"),
+    [
+        # head_dim, query rows, key rows, warps, stages of the tile, and the CTAs of an SM that its registers are capped for
+        ({}, H100, FwdSpec(128, 128, 64, 4, 2, min_ctas=2)),
+        (
+            {"warps": 8},
+            H100,
+            FwdSpec(128, 128, 64, 8, 2, min_ctas=2),
+        ),  # the default tile with other warps
+        ({"stages": 1}, H100, FwdSpec(128, 128, 64, 4, 1, min_ctas=1)),
+        ({"stages": 3}, H100, FwdSpec(128, 128, 64, 4, 3, min_ctas=1)),
+        # A tile of one's own: four warps where they divide its rows by 16 and hold its scores, else eight, else two
+        ({"tile": ((64, 64),)}, H100, FwdSpec(128, 64, 64, 4, 2, min_ctas=2)),
+        ({"tile": ((32, 64),)}, H100, FwdSpec(128, 32, 64, 2, 2, min_ctas=3)),
+        ({"tile": ((128, 128),)}, H100, FwdSpec(128, 128, 128, 8, 2, min_ctas=1)),
+        ({"tile": ((64, 64),), "warps": 2}, H100, FwdSpec(128, 64, 64, 2, 2, min_ctas=2)),
+        (
+            {"head_dim": (64,)},
+            TURING,
+            FwdSpec(64, 128, 128, 4, 1, min_ctas=1),
+        ),  # no asynchronous copies: one stage
+        ({"head_dim": (64,)}, "8.0", FwdSpec(64, 128, 128, 4, 2, min_ctas=2)),
+        ({"splits": 2}, H100, FwdSpec(128, 128, 64, 4, 2, split=True, min_ctas=2)),
+        ({"persistent": True}, H100, FwdSpec(128, 128, 64, 4, 2, persistent=True, min_ctas=2)),
+        ({"window": 9}, H100, FwdSpec(128, 128, 64, 4, 2, "window", min_ctas=2)),
+        # A backward has a warp to 16 keys.
+        ({"kernel": ("flash_bwd",)}, H100, BwdSpec(128, 64, 128, 8)),
+        (
+            {"kernel": ("flash_bwd",), "tile": ((64, 64),), "window": 5},
+            H100,
+            BwdSpec(128, 64, 64, 4, "window"),
+        ),
+        (
+            {"kernel": ("flash_bwd",), "deterministic": True, "causal": True},
+            H100,
+            BwdSpec(128, 64, 128, 8, "causal", deterministic=True),
+        ),
+        ({"kernel": ("naive",)}, H100, NaiveSpec(128, "fp16")),
+        ({"kernel": ("naive",), "dtype": "bf16", "causal": True}, H100, NaiveSpec(128, "bf16")),
+        ({"kernel": ("minimal",), "head_dim": (64,), "dtype": "fp32"}, H100, MinimalSpec(64)),
+    ],
+)
+def test_what_is_built_for_a_choice(options: dict[str, Any], cc: str, spec: Spec) -> None:
+    (case,) = cases_of(Choice(**options), cc)
     wanted = spec if isinstance(spec, NaiveSpec | MinimalSpec) else replace(spec, dtype="fp16")
     assert case.spec == wanted
-    assert case.causal is asked.get("causal", False)
+    assert case.causal is options.get("causal", False)
 
 
 MINIMAL = {"kernel": ("minimal",), "head_dim": (64,)}
 
 
-@pytest.mark.parametrize(("asked", "message"), [
-    ({"kernel": ("fa9",)}, "kernel 'fa9' is not measured here"),
-    ({"head_dim": (80,)}, "head_dim 80 is not built; accepted: 64, 96, 128, 256"),
-    ({"kernel": ("flash_bwd",), "head_dim": (96,)}, "head_dim 96 has no backward; accepted: 64, 128"),
-    ({"window": 4, "causal": True}, "causal contradicts window 4"),
-    ({"kernel": ("naive",), "window": 4}, "window 4 is not built for naive"),
-    (MINIMAL | {"window": 0}, "window 0 is not built for minimal"),
-    (MINIMAL | {"causal": True}, "minimal is fp32 without a mask"),
-    (MINIMAL | {"dtype": "fp16"}, "minimal is fp32 without a mask"),
-    (MINIMAL | {"seq_q": (100,)}, "a multiple of 32"),
-    (MINIMAL | {"seq_k": 128}, "seq_q = seq_k"),
-    (MINIMAL | {"kv_heads": 8}, "heads = kv_heads"),
-    ({"kernel": ("flash_bwd",), "tile": ((64, 16),)}, "warps 1 is not built; accepted: 4, 8"),
-    ({"kernel": ("flash_bwd",), "tile": ((64, 32),), "warps": 4}, "block_k must be 16 . warps = 64"),
-    ({"tile": ((128, 64),), "head_dim": (128,), "stages": 4}, "bytes of shared memory"),
-])  # fmt: skip
-def test_what_is_not_built_is_refused(asked: dict[str, Any], message: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernel": ("fa9",)}, "kernel 'fa9' is not measured here"),
+        ({"head_dim": (80,)}, "head_dim 80 is not built; accepted: 64, 96, 128, 256"),
+        (
+            {"kernel": ("flash_bwd",), "head_dim": (96,)},
+            "head_dim 96 has no backward; accepted: 64, 128",
+        ),
+        ({"window": 4, "causal": True}, "causal contradicts window 4"),
+        ({"kernel": ("naive",), "window": 4}, "window 4 is not built for naive"),
+        (MINIMAL | {"window": 0}, "window 0 is not built for minimal"),
+        (MINIMAL | {"causal": True}, "minimal is fp32 without a mask"),
+        (MINIMAL | {"dtype": "fp16"}, "minimal is fp32 without a mask"),
+        (MINIMAL | {"seq_q": (100,)}, "a multiple of 32"),
+        (MINIMAL | {"seq_k": 128}, "seq_q = seq_k"),
+        (MINIMAL | {"kv_heads": 8}, "heads = kv_heads"),
+        ({"kernel": ("flash_bwd",), "tile": ((64, 16),)}, "warps 1 is not built; accepted: 4, 8"),
+        (
+            {"kernel": ("flash_bwd",), "tile": ((64, 32),), "warps": 4},
+            "block_k must be 16 . warps = 64",
+        ),
+        ({"tile": ((128, 64),), "head_dim": (128,), "stages": 4}, "bytes of shared memory"),
+    ],
+)
+def test_what_is_not_built_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        cases_of(Choice(**asked), H100 if "stages" not in asked else TURING)
+        cases_of(Choice(**options), H100 if "stages" not in options else TURING)
 
 
 def test_a_tile_is_built_for_the_ctas_of_the_resource_table() -> None:
@@ -228,16 +262,16 @@ def test_naive_may_read_past_l1() -> None:
 )
 def test_flops_count_the_kept_pairs(seq: int, keys: int, window: int | None, causal: bool) -> None:
     case = Case(NaiveSpec(64), Shape(2, 3, 3, seq, keys, 64, window), causal=causal)
-    kept = 0
+    pairs = 0
     for i in range(seq):
         for j in range(keys):
             back = i + keys - seq - j
-            kept += (
+            pairs += (
                 back >= 0 and (window is None or back <= window)
                 if causal or window is not None
                 else True
             )
-    assert flops(case) == 4 * 2 * 3 * 64 * kept
+    assert flops(case) == 4 * 2 * 3 * 64 * pairs
 
 
 # Tables

@@ -32,27 +32,31 @@ def made_of(*cases: Case) -> dict[int, list[dict[str, str]]]:
     """By call, the launches that a runner makes."""
     names = {"flash_fwd": ["flash_fwd", "flash_combine"], "minimal": ["minimal_fwd"]}
     return {
-        call: [{"kernel": names[case.implementation][n - 1], "grid": f"({call}, 1, {n})"}
-               for n in range(1, case.launches + 1)]
+        call: [
+            {"kernel": names[case.implementation][n - 1], "grid": f"({call}, 1, {n})"}
+            for n in range(1, case.launches + 1)
+        ]
         for call, case in enumerate(cases, start=1)
-    }  # fmt: skip
+    }
 
 
-def profiled(made: Mapping[int, list[dict[str, str]]]) -> dict[int, list[Profiled]]:
-    found = {"dram__bytes_read.sum": 4096.0, "gpu__time_duration.sum": 1.5e-5}
+def profiled(launches_by_call: Mapping[int, list[dict[str, str]]]) -> dict[int, list[Profiled]]:
+    metrics = {"dram__bytes_read.sum": 4096.0, "gpu__time_duration.sum": 1.5e-5}
     return {
         call: [
-            Profiled(one["kernel"], (call, 1, n), (128, 1, 1), found)
-            for n, one in enumerate(launches, start=1)
+            Profiled(row["kernel"], (call, 1, n), (128, 1, 1), metrics)
+            for n, row in enumerate(launches, start=1)
         ]
-        for call, launches in made.items()
+        for call, launches in launches_by_call.items()
     }
 
 
 def joined(*cases: Case, **counted: Any) -> tuple[list[dict[str, str]], list[str]]:
-    made = made_of(*cases)
+    launches_by_call = made_of(*cases)
     return collect.join(
-        dict(enumerate(cases, start=1)), made, counted.get("counted", profiled(made))
+        dict(enumerate(cases, start=1)),
+        launches_by_call,
+        counted.get("counted", profiled(launches_by_call)),
     )
 
 
@@ -60,27 +64,40 @@ def test_launches_meet_their_counters() -> None:
     rows, lost = joined(SMALL, SPLIT)
     assert lost == []
     assert [(r["call"], r["launch"], r["block"]) for r in rows] == [
-        ("1", "1", "(128, 1, 1)"), ("2", "1", "(128, 1, 1)"), ("2", "2", "(128, 1, 1)"),
-    ]  # fmt: skip
+        ("1", "1", "(128, 1, 1)"),
+        ("2", "1", "(128, 1, 1)"),
+        ("2", "2", "(128, 1, 1)"),
+    ]
     assert {r["hbm_read"] for r in rows} == {"4096"}
     assert {r["seconds"] for r in rows} == {"1.5e-05"}
     assert {r["l2_fabric"] for r in rows} == {""}  # a counter that the report lacks stays empty
 
 
 def test_a_report_that_breaks_off_loses_whole_calls() -> None:
-    found = profiled(made_of(SMALL, SPLIT, SMALL))
-    found = {1: found[1], 2: found[2][:1]}  # ends between the two launches of call 2
-    rows, lost = joined(SMALL, SPLIT, SMALL, counted=found)
+    profiled_calls = profiled(made_of(SMALL, SPLIT, SMALL))
+    profiled_calls = {
+        1: profiled_calls[1],
+        2: profiled_calls[2][:1],
+    }  # ends between the two launches of call 2
+    rows, lost = joined(SMALL, SPLIT, SMALL, counted=profiled_calls)
     assert [r["call"] for r in rows] == ["1"]
     assert lost == ["the report has 2 of 4 launches; calls 2, 3 are left out"]
 
 
 def test_another_launch_than_was_made_stops_the_run() -> None:
-    found = profiled(made_of(SMALL, SPLIT))
+    profiled_calls = profiled(made_of(SMALL, SPLIT))
     with pytest.raises(InputError, match=r"launch flash_fwd \(1, 1, 1\) meets other"):
-        joined(SMALL, SPLIT, counted=found | {1: [replace(found[1][0], kernel="other")]})
+        joined(
+            SMALL,
+            SPLIT,
+            counted=profiled_calls | {1: [replace(profiled_calls[1][0], kernel="other")]},
+        )
     with pytest.raises(InputError, match=r"meets flash_fwd \(7, 1, 1\)"):
-        joined(SMALL, SPLIT, counted=found | {1: [replace(found[1][0], grid=(7, 1, 1))]})
+        joined(
+            SMALL,
+            SPLIT,
+            counted=profiled_calls | {1: [replace(profiled_calls[1][0], grid=(7, 1, 1))]},
+        )
 
 
 def test_a_launch_in_no_call_s_range_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,11 +113,12 @@ class FakeProfiler:
     def __init__(self, wrong: str = "", stop_after: int = 99) -> None:
         self.wrong, self.stop_after, self.runs, self.text = wrong, stop_after, 0, ""
 
-    def run(self, options: list[str], own: list[str]) -> str:
+    def run(self, options: list[str], command: list[str]) -> str:
         if self.runs == self.stop_after:
             raise KeyboardInterrupt
         self.runs += 1
-        plan_file, launched = Path(own[-2]), Path(own[-1])
+        plan_file = Path(command[-2])
+        launched = Path(command[-1])
         header = '"ID","Kernel Name","Grid Size","Block Size","thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type"'
         lines, page = [], [header + ',"dram__bytes_read.sum"', '"","","","","","Mbyte"']
         for call in json.loads(plan_file.read_text())["calls"]:
@@ -115,8 +133,10 @@ class FakeProfiler:
             ]
             lines.append({"call": call["call"], "launches": launches})
             around = f"iosim call {call['call']}"
-            page += [f'"0","{one["kernel"]}","(8, 1, 1)","(128, 1, 1)","{around}","{call["call"]}.5"'
-                     for one in launches]  # fmt: skip
+            page += [
+                f'"0","{launch["kernel"]}","(8, 1, 1)","(128, 1, 1)","{around}","{call["call"]}.5"'
+                for launch in launches
+            ]
         launched.write_text("".join(json.dumps(line) + "\n" for line in lines))
         Path(options[-1]).with_suffix(".ncu-rep").write_text("a report")
         self.text = "\n".join(page) + "\n"
@@ -125,24 +145,24 @@ class FakeProfiler:
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeProfiler:
-    made = FakeProfiler()
-    monkeypatch.setattr(collect, "run_profiler", lambda options, own: made.run(options, own))
-    monkeypatch.setattr(collect, "import_report", lambda path: made.text)
+    profiler = FakeProfiler()
+    monkeypatch.setattr(
+        collect, "run_profiler", lambda options, command: profiler.run(options, command)
+    )
+    monkeypatch.setattr(collect, "import_report", lambda path: profiler.text)
     monkeypatch.setattr(collect, "profiler_options", lambda warm: [])
     monkeypatch.setattr(collect, "prebuild", lambda specs, cc: None)
     monkeypatch.setattr(table, "facts", lambda: {"gpu": "a GPU"})
     monkeypatch.setattr(collect, "profiler_version", lambda: "1")
     monkeypatch.setattr(collect, "PORTION", 2)
-    return made
+    return profiler
 
 
 def test_an_interrupted_run_keeps_what_it_has_and_goes_on(
     fake: FakeProfiler, tmp_path: Path
 ) -> None:
-    out, cases = (
-        tmp_path / "rows.csv",
-        [SMALL, SPLIT, replace(SMALL, note="a"), replace(SMALL, note="b"), SPLIT],
-    )
+    out = tmp_path / "rows.csv"
+    cases = [SMALL, SPLIT, replace(SMALL, note="a"), replace(SMALL, note="b"), SPLIT]
     fake.stop_after = 1
     with pytest.raises(KeyboardInterrupt):
         collect.collect(out, cases, "9.0")
@@ -159,7 +179,8 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on(
 
 
 def test_a_wrong_call_is_named_and_tried_again(fake: FakeProfiler, tmp_path: Path) -> None:
-    out, cases = tmp_path / "rows.csv", [SMALL, replace(SMALL, note="bad")]
+    out = tmp_path / "rows.csv"
+    cases = [SMALL, replace(SMALL, note="bad")]
     fake.wrong = "bad"
     done = collect.collect(out, cases, "9.0")
     assert done.measured == 1
@@ -174,9 +195,9 @@ def test_a_warm_start_is_noted(fake: FakeProfiler, tmp_path: Path) -> None:
     collect.collect(out, [SMALL], "9.0", warm=True)
     collect.collect(out, [SMALL], "9.0")
     assert [r["note"] for r in read_table(out, COLUMNS)] == ["warm L2", ""]
-    told = read_provenance(out)
-    assert told["l2_start"].startswith("cold")
-    assert told["largest_relative_error"] == collect.TOLERANCE
+    provenance = read_provenance(out)
+    assert provenance["l2_start"].startswith("cold")
+    assert provenance["largest_relative_error"] == collect.TOLERANCE
 
 
 def test_calls_of_a_library_go_on_where_they_stopped(
@@ -194,14 +215,20 @@ def test_calls_of_a_library_go_on_where_they_stopped(
         )
 
     def launches(page: str) -> tuple[list[Profiled], list[str]]:
-        found = {"dram__bytes_read.sum": 4096.0}
-        return [Profiled("void at::k<1>(int)", (n, 1, 1), (32, 1, 1), found, (f"iosim call {n}",))
-                for n in plans[-1] if n != 2], []  # fmt: skip
+        metrics = {"dram__bytes_read.sum": 4096.0}
+        return [
+            Profiled("void at::k<1>(int)", (n, 1, 1), (32, 1, 1), metrics, (f"iosim call {n}",))
+            for n in plans[-1]
+            if n != 2
+        ], []
 
     for module, name, value in (
-        (collect, "run_profiled", run), (collect, "parse_raw", launches), (table, "facts", lambda: {"gpu": "a GPU"}),
-        (collect, "profiler_version", lambda: "1"), (collect, "profiler_options", lambda warm, columns: []),
-    ):  # fmt: skip
+        (collect, "run_profiled", run),
+        (collect, "parse_raw", launches),
+        (table, "facts", lambda: {"gpu": "a GPU"}),
+        (collect, "profiler_version", lambda: "1"),
+        (collect, "profiler_options", lambda warm, columns: []),
+    ):
         monkeypatch.setattr(module, name, value)
     out = tmp_path / "rows.csv"
     for count, measured in ((2, 1), (3, 1), (3, 0)):
@@ -209,8 +236,10 @@ def test_calls_of_a_library_go_on_where_they_stopped(
     assert plans == [[1, 2], [3]]
     rows = read_table(out, collect.LIBRARY_COLUMNS)
     assert [(r["call"], r["kernel"], r["hbm_read"], r["left_out"]) for r in rows] == [
-        ("1", "k<1>", "4096", ""), ("2", "", "", "no"), ("3", "k<1>", "4096", ""),
-    ]  # fmt: skip
+        ("1", "k<1>", "4096", ""),
+        ("2", "", "", "no"),
+        ("3", "k<1>", "4096", ""),
+    ]
     assert read_provenance(out)["l2_start"] == collect.COLD
 
 
@@ -225,9 +254,12 @@ def test_a_time_that_ends_while_kernels_are_compiled_ends_no_command(
         return collect.Run([], "No kernels were profiled", "")
 
     for module, name, value in (
-        (collect, "run_profiled", run), (table, "facts", lambda: {"gpu": "a GPU"}), (collect, "profiler_version", lambda: "1"),
-        (collect, "profiler_options", lambda warm, columns: []), (collect.time, "time", lambda: now[0]),
-    ):  # fmt: skip
+        (collect, "run_profiled", run),
+        (table, "facts", lambda: {"gpu": "a GPU"}),
+        (collect, "profiler_version", lambda: "1"),
+        (collect, "profiler_options", lambda warm, columns: []),
+        (collect.time, "time", lambda: now[0]),
+    ):
         monkeypatch.setattr(module, name, value)
     cases = [library_case.LibraryCase("flex", 1, 8, 8, 128, 128, 64)]
     assert collect.collect_library(tmp_path / "rows.csv", cases, minutes=1).measured == 0
@@ -278,23 +310,29 @@ def test_a_process_without_a_driver_says_so() -> None:
     try:
         driver.use_device()
     except InputError:
-        found = collect.run_profiled(
+        result = collect.run_profiled(
             "scans", [{"kernel": "micro_fill", "bytes": 1, "passes": 1, "shared": False}], None
         )
-        assert (found.lines, found.page) == ([], "")
+        assert (result.lines, result.page) == ([], "")
         with pytest.raises(InputError, match=r"left no report of it: .*no (NVIDIA driver|GPU)"):
-            found.report(" of it")
+            result.report(" of it")
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
-    [("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission", "NVreg_RestrictProfilingToAdminUsers"),
-     ("==PROF== Profiling \"flash_fwd\": 0%....100% - 3 passes", None), ("", None)],
-)  # fmt: skip
-def test_what_the_profiler_refuses_is_told_in_one_line(said: str, told: str | None) -> None:
-    found = refusal(said)
-    assert (found is None) == (told is None)
-    assert told is None or (found is not None and told in found and "\n" not in found)
+    ("printed", "message"),
+    [
+        (
+            "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission",
+            "NVreg_RestrictProfilingToAdminUsers",
+        ),
+        ('==PROF== Profiling "flash_fwd": 0%....100% - 3 passes', None),
+        ("", None),
+    ],
+)
+def test_what_the_profiler_refuses_is_told_in_one_line(printed: str, message: str | None) -> None:
+    reason = refusal(printed)
+    assert (reason is None) == (message is None)
+    assert message is None or (reason is not None and message in reason and "\n" not in reason)
 
 
 def test_counters_that_a_gpu_lacks_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +390,7 @@ def test_dry_run_lists_the_calls(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
         (["--plan", "slow"], "--plan 'slow' is not known; accepted: quick, full"),
         (["--plan", "quick", "--seq-len", "512"], "--seq-len contradicts --plan"),
@@ -374,8 +412,8 @@ def test_dry_run_lists_the_calls(capsys: pytest.CaptureFixture[str]) -> None:
         (["--splits", "0"], "splits 0"),
     ],
 )
-def test_bad_options(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert said in complains(capsys, "--dry-run", *argv)
+def test_bad_options(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in complains(capsys, "--dry-run", *argv)
 
 
 def test_what_is_missing_on_the_machine_is_named(

@@ -57,9 +57,16 @@ def test_rows_of_a_report() -> None:
     scan = launch("micro_scan", hbm_read=100.6, hbm_write=0.4, l2_read=400.0, seconds=1.5e-6)
     scan, fill = rows_of(PLAN, [scan, launch("micro_fill", None, hbm_write=7.0)])
     assert scan == {
-        "pattern": "shared_scan", "footprint_bytes": 100, "passes": 4, "ctas": 132, "hbm_read": 101, "hbm_write": 0,
-        "l2_read": 400, "l2_fabric": None, "seconds": 1.5e-6,
-    }  # fmt: skip
+        "pattern": "shared_scan",
+        "footprint_bytes": 100,
+        "passes": 4,
+        "ctas": 132,
+        "hbm_read": 101,
+        "hbm_write": 0,
+        "l2_read": 400,
+        "l2_fabric": None,
+        "seconds": 1.5e-6,
+    }
     assert (fill["ctas"], fill["hbm_write"], fill["hbm_read"]) == (None, 7, None)
     assert {*COUNTED} < scan.keys()
 

@@ -63,7 +63,10 @@ def test_half_of_the_re_reads_miss_between_two_footprints() -> None:
     [
         (curve(0, 0, 1, 1, 1), 2),  # 25 MiB of 50
         (curve(0, 0, 0, 0.4, 0.9), 1),  # 42 MiB
-        (curve(0, 0, 0.2, 0.71), 2),  # 30 + 10 x 0.3 / 0.51 = 35.9 MiB; the border is 0.72 x 50 = 36
+        (
+            curve(0, 0, 0.2, 0.71),
+            2,
+        ),  # 30 + 10 x 0.3 / 0.51 = 35.9 MiB; the border is 0.72 x 50 = 36
         (curve(0, 0, 0.2, 0.69), 1),  # 36.1
         ([], None),
         (curve(0, 0, 0.1), None),
@@ -73,7 +76,7 @@ def test_half_of_the_re_reads_miss_between_two_footprints() -> None:
         (curve(0, 0, 0, 0, 0.5, pattern="private_scan", ctas=1), 1),
         (curve(0, 0, 0.5, pattern="private_scan", ctas=2), None),
     ],
-)  # fmt: skip
+)
 def test_partitions_by_what_stops_fitting(points: list[Point], partitions: int | None) -> None:
     assert partitions_of(points, 50 * MIB) == partitions
 
@@ -141,11 +144,11 @@ def test_other_ways_are_taken_where_they_are_clearly_better(
     monkeypatch.setattr(module, "error_of", error)
     monkeypatch.setattr(module, "with_capacity", candidate)
     tries: list[None] = []
-    found = module.fit(H100, curve(0, 0, 0.5, 1, 1), lambda: tries.append(None))
-    assert found is not None
-    assert (found.ways, found.partitions, found.points) == (taken, 2, 3)
-    assert found.capacity_fraction == pytest.approx(0.93)
-    assert found.error == pytest.approx(0.1 * (times if taken == ways else 1.0))
+    l2_fit = module.fit(H100, curve(0, 0, 0.5, 1, 1), lambda: tries.append(None))
+    assert l2_fit is not None
+    assert (l2_fit.ways, l2_fit.partitions, l2_fit.points) == (taken, 2, 3)
+    assert l2_fit.capacity_fraction == pytest.approx(0.93)
+    assert l2_fit.error == pytest.approx(0.1 * (times if taken == ways else 1.0))
     assert len(tries) == module.TRIALS == len(CAPACITY) + 3 + len(WAYS)
 
 

@@ -37,9 +37,9 @@ def test_the_reference_is_attention() -> None:
     want.backward(t["d_o"].double())
     if torch.cuda.is_available():
         pytest.skip("gradients() makes its rows on the GPU")
-    found = harness.gradients(case, t)
+    gradients = harness.gradients(case, t)
     for name, leaf in (("dq", q), ("dk", k), ("dv", v)):
-        assert harness.relative(found[name], leaf.grad) < 1e-12
+        assert harness.relative(gradients[name], leaf.grad) < 1e-12
 
 
 def test_a_wrong_output_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:

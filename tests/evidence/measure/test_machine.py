@@ -13,8 +13,8 @@ from iosim.evidence.measure.machine import PROVENANCE, write_provenance
 
 
 def test_a_folder_tells_of_each_of_its_tables(tmp_path: Path) -> None:
-    one, two = tmp_path / "one.csv", tmp_path / "two.npz"
-    told = {
+    first, two = tmp_path / "one.csv", tmp_path / "two.npz"
+    facts = {
         "gpu": 'a "GPU"\\',
         "runs": ["a", "b"],
         "largest": {"fp16": 2e-3, "p 95": 1},
@@ -22,9 +22,9 @@ def test_a_folder_tells_of_each_of_its_tables(tmp_path: Path) -> None:
         "left": True,
     }
     write_provenance(two, {"gpu": "another", "nothing": ""})
-    write_provenance(one, {"gpu": "before", "old": 1})
-    write_provenance(one, told)
-    assert read_provenance(one) == told
+    write_provenance(first, {"gpu": "before", "old": 1})
+    write_provenance(first, facts)
+    assert read_provenance(first) == facts
     assert read_provenance(two) == {"gpu": "another"}
     assert read_provenance(tmp_path / "three.csv") == {}
     assert [path.name for path in tmp_path.iterdir()] == [PROVENANCE]
@@ -40,7 +40,7 @@ def test_a_provenance_that_is_no_toml_is_refused_and_left(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["h200_iosim_kernels.csv", "h200_orders.csv"])
 def test_every_table_that_a_folder_tells_of_is_there(name: str) -> None:
     folder = measurements(name).parent
-    told = read_toml(folder / PROVENANCE)
-    assert told.pop("schema") == 1
-    assert all((folder / file).is_file() for file in told)
+    provenance = read_toml(folder / PROVENANCE)
+    assert provenance.pop("schema") == 1
+    assert all((folder / file).is_file() for file in provenance)
     assert not list(folder.glob("*.provenance.toml"))

@@ -25,8 +25,8 @@ class Device:
             synchronize=lambda: self.does("wait", 0.0),
         )
 
-    def does(self, what: str, ms: float) -> None:
-        self.log.append(what)
+    def does(self, event: str, ms: float) -> None:
+        self.log.append(event)
         self.now += ms
 
     def empty(self, size: int, dtype: str, device: str) -> Any:
@@ -58,8 +58,8 @@ def test_a_time_is_the_median_of_calls_that_start_alike(
     monkeypatch.setattr(timing, "torch", device)
     # The first three warm up; then 9, 1, 2, 30 and 4 ms, whose median is 4 and whose mean is 9.2.
     lengths = iter((100.0, 100.0, 100.0, 9.0, 1.0, 2.0, 30.0, 4.0))
-    found = timing.median_ms(lambda: device.does("call", next(lengths)), flush, repeats=5)
-    assert found == 4.0
+    median_ms = timing.median_ms(lambda: device.does("call", next(lengths)), flush, repeats=5)
+    assert median_ms == 4.0
     before = ["flush"] if flush else []
     assert device.log == ["call"] * 3 + [*before, "idle", "event", "call", "event"] * 5 + ["wait"]
     # more than the largest L2 (126 MB) twice over, or none at all

@@ -23,7 +23,7 @@ def test_every_shipped_table_has_a_form_and_rows_that_are_compared(name: str) ->
     samples, left_out = read(NAMES[name])
     assert is_published(NAMES[name])
     assert samples
-    assert all(one.reason for one in left_out)
+    assert all(row.reason for row in left_out)
 
 
 def test_tables_of_our_own_have_none() -> None:
@@ -33,7 +33,7 @@ def test_tables_of_our_own_have_none() -> None:
 
 
 def test_counters_of_an_a100_and_an_l4_are_met() -> None:
-    of_gpu = {one.gpu: one for one in judge(NAMES[name] for name in COUNTERS).gpus}
+    of_gpu = {gpu.gpu: gpu for gpu in judge(NAMES[name] for name in COUNTERS).gpus}
     a100, l4 = of_gpu["a100-sxm-80gb"], of_gpu["l4"]
     assert (a100.rows["bytes"], l4.rows["bytes"]) == (
         21,
@@ -57,12 +57,12 @@ def test_one_command_takes_a_table_as_its_author_wrote_it(
 ) -> None:
     table = str(NAMES["t4_attention_times.csv"])
     assert main(["validate", "--measurements", table, "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    (t4,) = found["gpus"]
+    data = json.loads(capsys.readouterr().out)
+    (t4,) = data["gpus"]
     assert (t4["gpu"], t4["backed_by"], t4["times_rows"]) == ("t4", "public times", 3)
     assert t4["times_median"] < 0.15
-    assert "times: 3 rows within" in found["answer"]
-    assert any("is no number" in one["reason"] for one in found["skipped"])
+    assert "times: 3 rows within" in data["answer"]
+    assert any("is no number" in row["reason"] for row in data["skipped"])
     assert main(["validate", "--measurements", table]) == 0
     assert "backed by" in capsys.readouterr().out
 
@@ -77,14 +77,16 @@ def test_what_contradicts_it_is_refused(capsys: pytest.CaptureFixture[str], tmp_
 
 def test_rows_that_do_not_tell_what_ran_are_left_out_with_their_note() -> None:
     samples, left_out = read(NAMES["threads_decode.csv"])
-    assert [one.reason for one in left_out if "window not" in one.reason]
-    assert not any(one.problem.window for one in samples if one.profile.name == "l40s")
+    assert [row.reason for row in left_out if "window not" in row.reason]
+    assert not any(sample.problem.window for sample in samples if sample.profile.name == "l40s")
     samples, left_out = read(NAMES["threads_prefill.csv"])
-    assert any("hold the same time as flash" in one.reason for one in left_out)
+    assert any("hold the same time as flash" in row.reason for row in left_out)
 
 
 def test_clocks_are_those_of_the_source() -> None:
-    clocks = {one.profile.name: one.clocks for one in read(NAMES["threads_prefill.csv"])[0]}
+    clocks = {
+        sample.profile.name: sample.clocks for sample in read(NAMES["threads_prefill.csv"])[0]
+    }
     assert (clocks["l4"], clocks["rtx-5090"]) == ("boost", "sustained")
 
 
@@ -106,13 +108,13 @@ def test_decoding_on_a_card_without_curves_of_its_l2() -> None:
 def test_plain_attention_of_others_is_as_its_ranges_say() -> None:
     """An A100's products in fp32 multiply columns past the head's; an RTX 3090's and an RTX A6000's as well."""
     of_gpu = {
-        one.gpu: one
-        for one in judge(
+        gpu.gpu: gpu
+        for gpu in judge(
             NAMES[name] for name in ("threads_plain_attention.csv", "threads_decode.csv")
         ).gpus
     }
-    for gpu, most in (("a100-sxm-40gb", 0.06), ("rtx-3090", 0.06), ("rtx-a6000", 0.26)):
-        assert (of_gpu[gpu].median_error["plain"] or 1) < most
+    for gpu, tolerance in (("a100-sxm-40gb", 0.06), ("rtx-3090", 0.06), ("rtx-a6000", 0.26)):
+        assert (of_gpu[gpu].median_error["plain"] or 1) < tolerance
         assert of_gpu[gpu].as_its_range_says
 
 

@@ -24,11 +24,14 @@ def test_every_row_says_how_or_why() -> None:
 @pytest.mark.parametrize(
     ("words", "nd"),
     [
-        (("forward, no mask",), 2), (("forward, causal, unbalanced",), 1), (("layer, forward, causal, balanced",), 1),
-        (("layer, backward, causal, balanced",), 2), (("forward and backward",), 3),
+        (("forward, no mask",), 2),
+        (("forward, causal, unbalanced",), 1),
+        (("layer, forward, causal, balanced",), 1),
+        (("layer, backward, causal, balanced",), 2),
+        (("forward and backward",), 3),
         (("with recomputation", "layer"), 14),
     ],
-)  # fmt: skip
+)
 def test_volumes_are_exact(words: tuple[str, ...], nd: int) -> None:
     row = find(*words)
     assert row.claimed == row.computed == nd
@@ -75,9 +78,9 @@ def test_iterations_come_out_short_and_never_by_more_than_a_quarter() -> None:
         and "self-attention" not in r.claim
         and "LLaMA" in r.claim
     ]
-    own = [r for r in rows if "a node" not in r.claim]
-    assert len(own) == 2 * 3 * 6
-    assert all(r.ratio is not None and 0.75 < r.ratio < 1 for r in own)
+    alone = [r for r in rows if "a node" not in r.claim]
+    assert len(alone) == 2 * 3 * 6
+    assert all(r.ratio is not None and 0.75 < r.ratio < 1 for r in alone)
 
 
 def test_one_port_a_node_is_not_what_was_measured() -> None:

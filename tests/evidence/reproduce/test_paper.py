@@ -106,8 +106,14 @@ def rows_of(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> list[
 def test_a_table_is_read_row_by_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     u = 32 * 1024 * 128 * 2
     rows = rows_of(monkeypatch, tmp_path, PAPER)
-    assert [r.claim for r in rows] == ["a at 1,024", "b at 1,024", "a at 4,096", "b at 4,096",
-                                       "over the compulsory bytes", "the most, at 1024"]  # fmt: skip
+    assert [r.claim for r in rows] == [
+        "a at 1,024",
+        "b at 1,024",
+        "a at 4,096",
+        "b at 4,096",
+        "over the compulsory bytes",
+        "the most, at 1024",
+    ]
     # Q and O once, K and V once a block of 128 queries
     assert [r.computed for r in rows[::2][:2]] == [
         (2 + 2 * 8) * u / 1e6,
@@ -120,16 +126,19 @@ def test_a_table_is_read_row_by_row(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "said"),
-    [('quantity = "moved"\narith', 'quantitty = "moved"\narith', "did you mean quantity"),
-     ("head_dim = 128", "head_dims = 128", "did you mean head_dim"),
-     ("published = [1", "publish = [1", "publish"), ("whole = true", "wholes = true", "did you mean whole")],
-)  # fmt: skip
+    ("right", "wrong", "message"),
+    [
+        ('quantity = "moved"\narith', 'quantitty = "moved"\narith', "did you mean quantity"),
+        ("head_dim = 128", "head_dims = 128", "did you mean head_dim"),
+        ("published = [1", "publish = [1", "publish"),
+        ("whole = true", "wholes = true", "did you mean whole"),
+    ],
+)
 def test_a_misspelt_key_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, right: str, wrong: str, said: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, right: str, wrong: str, message: str
 ) -> None:
     assert right in PAPER
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         rows_of(monkeypatch, tmp_path, PAPER.replace(right, wrong))
 
 
@@ -188,9 +197,13 @@ def test_standard_of_figure_2(
 
 @pytest.mark.parametrize(
     ("words", "vectors", "printed"),
-    [("O read once in backward", 35, 4.70), ("not read at the first", 33, 4.43), ("to the letter", 38, 5.10),
-     ("fp32 temporaries", 45, 6.04)],
-)  # fmt: skip
+    [
+        ("O read once in backward", 35, 4.70),
+        ("not read at the first", 33, 4.43),
+        ("to the letter", 38, 5.10),
+        ("fp32 temporaries", 45, 6.04),
+    ],
+)
 def test_flash_of_figure_2(words: str, vectors: int, printed: float) -> None:
     row = find("flash, GB", words)
     assert row.computed == vectors * U / 1e9
@@ -206,8 +219,18 @@ def test_operations_are_the_matrix_work_and_cannot_be_reproduced() -> None:
 
 
 STANDARD_MIB = {128: 36, 256: 104, 512: 336, 1024: 1184, 2048: 4416, 4096: 17024}
-FLASH_MIB = {128: 22, 256: 44, 512: 104, 1024: 209, 2048: 418, 4096: 836, 8192: 1672, 16384: 3344, 32768: 6688,
-             65536: 13376}  # fmt: skip
+FLASH_MIB = {
+    128: 22,
+    256: 44,
+    512: 104,
+    1024: 209,
+    2048: 418,
+    4096: 836,
+    8192: 1672,
+    16384: 3344,
+    32768: 6688,
+    65536: 13376,
+}
 
 
 def test_memory_table_is_exact() -> None:
@@ -239,7 +262,8 @@ def test_h200_counters_stand_beside_the_estimate() -> None:
 @pytest.mark.parametrize("tokens", [1024, 4096, 16384])
 def test_other_tools(tokens: int) -> None:
     n = f"N = {tokens:,}"
-    u, nn = 32 * tokens * 128 * 2, 32 * tokens * tokens * 2
+    u = 32 * tokens * 128 * 2
+    nn = 32 * tokens * tokens * 2
     assert find("compulsory", n).computed == 4 * u / 1e6
     assert find("LLM-Viewer, no flash", n).computed == (4 * nn + 4 * u) / 1e6
     assert find("LLM-Viewer, flash", n).computed == (tokens // 128 * 2 * u + u + 2 * nn) / 1e6
@@ -252,8 +276,14 @@ def test_other_tools(tokens: int) -> None:
         find("iosim, fa2, SM<->L2", n).computed
         == ((2 + 2 * tokens // 128) * u + 32 * tokens * 4) / 1e6
     )
-    for tool in ("LLM-Viewer, no flash", "LLM-Viewer, flash", "GenZ, everything", "GenZ, flash", "AccelForge",
-                 "compulsory"):  # fmt: skip
+    for tool in (
+        "LLM-Viewer, no flash",
+        "LLM-Viewer, flash",
+        "GenZ, everything",
+        "GenZ, flash",
+        "AccelForge",
+        "compulsory",
+    ):
         rows = [r for r in reproduced.rows("G") if r.claim.startswith(tool) and r.claim.endswith(n)]
         assert rows
         assert all(

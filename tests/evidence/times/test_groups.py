@@ -48,9 +48,9 @@ def sample() -> list[tuple[Group, tables.Case]]:
 
 
 def test_a_sample_of_the_groups_holds_its_limits(sample: list[tuple[Group, tables.Case]]) -> None:
-    found = by_group(rows_of(sample))
-    assert set(found) == set(SAMPLE)
-    for key, errors in found.items():
+    by_key = by_group(rows_of(sample))
+    assert set(by_key) == set(SAMPLE)
+    for key, errors in by_key.items():
         assert errors.mean < 1.5 * LIMITS[key], key
 
 
@@ -58,8 +58,10 @@ def test_calls_that_others_timed_on_a_t4_an_l4_and_a_b200() -> None:
     """No row of these groups was fitted on; their limits are those of every row."""
     report = times_report(1, ("public-t4", "public-l4", "public-b200"))
     assert {key: errors.n for key, errors in report.held_out.items()} == {
-        "public-t4": 8, "public-l4": 16, "public-b200": 16,
-    }  # fmt: skip
+        "public-t4": 8,
+        "public-l4": 16,
+        "public-b200": 16,
+    }
     assert all(errors.mean < LIMITS[key] for key, errors in report.held_out.items())
 
 
@@ -105,13 +107,13 @@ def test_each_launch_of_a_chain_has_its_time(kernel: str) -> None:
 
 
 def test_baselines_stand_beside_on_the_same_rows() -> None:
-    found = {b.group: b for b in BASELINES.compared(rows_of(collect(1, ["nvidia-blackwell"])[0]))}
-    one = found["nvidia-blackwell"]
-    assert one.n == sum(
+    by_key = {b.group: b for b in BASELINES.compared(rows_of(collect(1, ["nvidia-blackwell"])[0]))}
+    nvidia_blackwell = by_key["nvidia-blackwell"]
+    assert nvidia_blackwell.n == sum(
         row.case.number % 2 == 0 for row in rows_of(collect(1, ["nvidia-blackwell"])[0])
     )
-    assert one.calibrated is not None
-    assert one.ours < one.calibrated < one.roofline
+    assert nvidia_blackwell.calibrated is not None
+    assert nvidia_blackwell.ours < nvidia_blackwell.calibrated < nvidia_blackwell.roofline
 
 
 def test_errors_are_summed_up() -> None:
@@ -145,15 +147,15 @@ def test_gates(sample: list[tuple[Group, tables.Case]]) -> None:
 def test_a_table_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tables, "data_dir", lambda name: tmp_path / name)
     tables.rows.cache_clear()
-    found, missing = groups.collect(8, ["calls"])
+    groups_read, missing = groups.collect(8, ["calls"])
     tables.rows.cache_clear()
-    assert found == []
+    assert groups_read == []
     assert "no wheel" in missing["calls"]
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = tuple(group for group in GROUPS if group.key == "nvidia-blackwell")
-    monkeypatch.setattr("iosim.evidence.times.groups.GROUPS", kept)
+    chosen_groups = tuple(group for group in GROUPS if group.key == "nvidia-blackwell")
+    monkeypatch.setattr("iosim.evidence.times.groups.GROUPS", chosen_groups)
     assert (
         main(["validate", "--times", "--every", "6", "--fail-above", "nvidia-blackwell=50%"]) == 0
     )
@@ -178,14 +180,17 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert "is above" in printed.err
 
 
-@pytest.mark.parametrize(("line", "message"), [
-    (["--times", "--ncu", "x"], "--ncu contradicts --times"),
-    (["--every", "3"], "--every needs --times"),
-    (["--times", "--every", "0"], "--every"),
-    (["--times", "--format", "html"], "--format html contradicts --times"),
-    (["--times", "--fail-above", "grph=5%"], "group 'grph' is not known"),
-    (["--times", "--fail-above", "graph"], "GROUP[:STATISTIC]=LIMIT"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (["--times", "--ncu", "x"], "--ncu contradicts --times"),
+        (["--every", "3"], "--every needs --times"),
+        (["--times", "--every", "0"], "--every"),
+        (["--times", "--format", "html"], "--format html contradicts --times"),
+        (["--times", "--fail-above", "grph=5%"], "group 'grph' is not known"),
+        (["--times", "--fail-above", "graph"], "GROUP[:STATISTIC]=LIMIT"),
+    ],
+)
 def test_what_makes_no_sense_is_refused(
     line: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,9 +46,9 @@ def changed(path: Path, call: int, **facts: str) -> list[Row]:
 
 def found(rows: list[Row]) -> dict[tuple[int, str, str], Residual]:
     """By call, launch and quantity."""
-    made = compare(rows, PROFILE)
-    assert not made.skipped
-    return {(r.row.call, r.launch, r.quantity): r for r in made.residuals}
+    comparison = compare(rows, PROFILE)
+    assert not comparison.skipped
+    return {(r.row.call, r.launch, r.quantity): r for r in comparison.residuals}
 
 
 @pytest.mark.slow
@@ -85,7 +85,8 @@ def test_deterministic_backward_between_sms_and_l2(call: int, causal: bool) -> N
     at = found(rows)
     f = rows[0].facts
     d, seq, heads, q, k = int(f["head_dim"]), 1024, 32, int(f["block_q"]), int(f["block_k"])
-    row, pair = 2 * d, visits(seq, q, k, causal)
+    row = 2 * d
+    pair = visits(seq, q, k, causal)
     # K and V of each key block; Q, dO and 8 bytes of row statistics for each query block that it visits
     keys = heads * (2 * seq * row + pair * q * (2 * row + 8))
     assert at[call, "bwd.main", "l2_read"].predicted == keys
@@ -110,8 +111,11 @@ def test_grouped_backward_between_sms_and_l2(call: int) -> None:
     rows = members_of(call)
     at = found(rows)
     f = rows[0].facts
-    d, q, k = int(f["head_dim"]), int(f["block_q"]), int(f["block_k"])
-    row, pair = 2 * d, 16 * visits(4096, q, k, True)
+    d = int(f["head_dim"])
+    q = int(f["block_q"])
+    k = int(f["block_k"])
+    row = 2 * d
+    pair = 16 * visits(4096, q, k, True)
     # K and V once for each of 4 heads; Q, dO and statistics a visit; fp32 atomics of dQ a visit
     assert at[call, "bwd.main", "l2_read"].predicted == 4 * 2 * 4096 * row + pair * q * (
         2 * row + 8
@@ -163,33 +167,40 @@ def test_notes_of_builds_are_of_their_kernel(tmp_path: Path) -> None:
 
 
 @given(
-    blocks=st.integers(1, 4), heads=st.integers(1, 3), keys=st.integers(1, 40), block_q=st.integers(1, 5),
-    block_k=st.integers(1, 9), left=st.none() | st.integers(0, 12), right=st.none() | st.integers(0, 6),
-)  # fmt: skip
+    blocks=st.integers(1, 4),
+    heads=st.integers(1, 3),
+    keys=st.integers(1, 40),
+    block_q=st.integers(1, 5),
+    block_k=st.integers(1, 9),
+    window=st.none() | st.integers(0, 12),
+    right=st.none() | st.integers(0, 6),
+)
 def test_heads_pass_one_after_the_other(
     blocks: int,
     heads: int,
     keys: int,
     block_q: int,
     block_k: int,
-    left: int | None,
+    window: int | None,
     right: int | None,
 ) -> None:
     """Against brute force over pairs: which query blocks each key block visits, head by head."""
     seq = blocks * block_q
-    head = IntervalMask(left, right, keys - seq)
+    head = IntervalMask(window, right, keys - seq)
     mask = HeadsInTurn(head, seq)
-    kept = mask.keeps(np.arange(heads * seq)[:, None], np.arange(keys)[None, :])
-    assert mask.kept_pairs(heads * seq, keys) == kept.sum()
+    kept_pairs = mask.keeps(np.arange(heads * seq)[:, None], np.arange(keys)[None, :])
+    assert mask.kept_pairs(heads * seq, keys) == kept_pairs.sum()
     total = -(-keys // block_k)
     steps = mask.key_blocks(heads * seq, keys, block_q, block_k, heads).by_key(total)
     assert steps.indices is not None
     for j in range(total):
         want = [
-            n for n in range(heads * blocks)
-            if kept[n * block_q : (n + 1) * block_q, j * block_k : (j + 1) * block_k].any()
-        ]  # fmt: skip
-        first, count = steps.first[j], steps.count[j]
+            n
+            for n in range(heads * blocks)
+            if kept_pairs[n * block_q : (n + 1) * block_q, j * block_k : (j + 1) * block_k].any()
+        ]
+        first = steps.first[j]
+        count = steps.count[j]
         assert list(steps.indices[first : first + count]) == want
 
 

@@ -13,9 +13,16 @@ from iosim.evidence.validate.reasons import Group, groups, reason_of, value_of_k
 def residual(**more: Any) -> Any:
     facts = more.pop("facts", {"order": "head", "section": "4"})
     row = SimpleNamespace(facts=facts, implementation="fa2")
-    usual = {"quantity": "hbm_read", "difference": 1, "regime": "fits", "launch": "fwd", "error": 0.1,
-             "problem": SimpleNamespace(seq_q=1024), "row": row}  # fmt: skip
-    return SimpleNamespace(**usual | more)
+    defaults = {
+        "quantity": "hbm_read",
+        "difference": 1,
+        "regime": "fits",
+        "launch": "fwd",
+        "error": 0.1,
+        "problem": SimpleNamespace(seq_q=1024),
+        "row": row,
+    }
+    return SimpleNamespace(**defaults | more)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +57,10 @@ def group(name: str, **when: tuple[str, ...]) -> Group:
 
 def test_the_first_group_whose_condition_holds_takes_the_row() -> None:
     over, fits, both = (
-        group("over", sign=("over",)), group("fits", regime=("fits", "drift")), group("both", sign=("over",), small=("yes",))
-    )  # fmt: skip
+        group("over", sign=("over",)),
+        group("fits", regime=("fits", "drift")),
+        group("both", sign=("over",), small=("yes",)),
+    )
     assert reason_of(residual(), (both, over, fits)) is over
     assert reason_of(residual(), (fits, over)) is fits
     assert reason_of(residual(error=None), (both, over)) is both

@@ -64,13 +64,13 @@ PADDED = FLASH % "0, 0, 0, 0, 1, 0, 0, 0"
 LOCAL = FLASH % "0, 0, 1, 0, 0, 1, 0, 0"
 
 
-def facts(name: str, grid: tuple[int, int, int], given: Given) -> dict[str, str]:
-    return recognise(name, grid, given).facts
+def facts(name: str, grid: tuple[int, int, int], options: Given) -> dict[str, str]:
+    return recognise(name, grid, options).facts
 
 
-def unknown(name: str, grid: tuple[int, int, int], given: Given) -> str:
+def unknown(name: str, grid: tuple[int, int, int], options: Given) -> str:
     with pytest.raises(Unknown) as caught:
-        recognise(name, grid, given)
+        recognise(name, grid, options)
     return str(caught.value)
 
 
@@ -78,7 +78,7 @@ def unknown(name: str, grid: tuple[int, int, int], given: Given) -> str:
 
 
 @pytest.mark.parametrize(
-    ("name", "grid", "given", "wanted"),
+    ("name", "grid", "options", "wanted"),
     [
         # not causal, lengths multiples of the tile: 32 x 128 = 4096
         (WHOLE, (32, 2, 16), Given(seqs=(4096, 1000)),
@@ -115,17 +115,27 @@ def unknown(name: str, grid: tuple[int, int, int], given: Given) -> str:
     ],
 )  # fmt: skip
 def test_what_a_name_and_a_grid_say(
-    name: str, grid: tuple[int, int, int], given: Given, wanted: dict[str, str]
+    name: str, grid: tuple[int, int, int], options: Given, wanted: dict[str, str]
 ) -> None:
-    found = facts(name, grid, given)
-    assert {key: found[key] for key in wanted} == wanted
+    values = facts(name, grid, options)
+    assert {key: values[key] for key in wanted} == wanted
 
 
 @pytest.mark.parametrize(
-    ("name", "grid", "given", "reason"),
+    ("name", "grid", "options", "reason"),
     [
-        ("void at::native::elementwise_kernel<128, 4>(int)", (8, 1, 1), ALL, "no catalog kernel has this name"),
-        (CUDNN.replace("sm90", "sm80").replace("wgmma", "wmma"), (8, 1, 1), ALL, "no catalog kernel has this name"),
+        (
+            "void at::native::elementwise_kernel<128, 4>(int)",
+            (8, 1, 1),
+            ALL,
+            "no catalog kernel has this name",
+        ),
+        (
+            CUDNN.replace("sm90", "sm80").replace("wgmma", "wmma"),
+            (8, 1, 1),
+            ALL,
+            "no catalog kernel has this name",
+        ),
         (WHOLE, (32, 2, 16), Given(), "needs --seq-len"),
         (WHOLE, (32, 2, 16), Given(seqs=(1000,)), "none of --seq-len 1000"),
         (WHOLE, (8, 1, 8), Given(seqs=(1000,)), "none of --seq-len 1000"),  # whole
@@ -139,28 +149,68 @@ def test_what_a_name_and_a_grid_say(
         (WHOLE[:120], (32, 2, 16), Given(seqs=(4096,)), "cut short"),
         ("pytorch_flash::flash_fwd_kernel<Fl", (32, 2, 16), Given(seqs=(4096,)), "cut short"),
         (SPLIT % 1, (1, 28, 8), Given(seqs=(1,)), "needs --batch or --heads"),
-        (SPLIT % 1, (1, 28, 8), Given(seqs=(1,), batch=1, heads=32), "--batch 1 and --heads 32 do not make"),
-        (CUTLASS % "bf16_aligned_64x128_rf", (64, 16, 2), Given(seqs=(4096,)),
-         "needs --head-dim, --causal or --no-causal"),
-        (CUTLASS % "bf16_aligned_64x128_rf", (64, 16, 2),
-         Given(seqs=(4096,), head_dims=(64,), causal=True), "none of --head-dim 64 fits a kernel built for 128"),
-        (CUTLASS_BACKWARD % "bf16_aligned_64x64_k64", (32, 16, 2), Given(seqs=(4096,)),
-         "needs --head-dim, --causal or --no-causal"),
-        (CUTLASS_BACKWARD % "f32_aligned_64x64_k64", (32, 16, 2), Given(seqs=(4096,), head_dims=(80,), causal=True),
-         "none of --head-dim 80 fits a kernel built for 64"),
+        (
+            SPLIT % 1,
+            (1, 28, 8),
+            Given(seqs=(1,), batch=1, heads=32),
+            "--batch 1 and --heads 32 do not make",
+        ),
+        (
+            CUTLASS % "bf16_aligned_64x128_rf",
+            (64, 16, 2),
+            Given(seqs=(4096,)),
+            "needs --head-dim, --causal or --no-causal",
+        ),
+        (
+            CUTLASS % "bf16_aligned_64x128_rf",
+            (64, 16, 2),
+            Given(seqs=(4096,), head_dims=(64,), causal=True),
+            "none of --head-dim 64 fits a kernel built for 128",
+        ),
+        (
+            CUTLASS_BACKWARD % "bf16_aligned_64x64_k64",
+            (32, 16, 2),
+            Given(seqs=(4096,)),
+            "needs --head-dim, --causal or --no-causal",
+        ),
+        (
+            CUTLASS_BACKWARD % "f32_aligned_64x64_k64",
+            (32, 16, 2),
+            Given(seqs=(4096,), head_dims=(80,), causal=True),
+            "none of --head-dim 80 fits a kernel built for 64",
+        ),
         (CUTLASS_BACKWARD % "f16_aligned_64x64", (32, 16, 2), Given(seqs=(4096,)), "cut short"),
-        (CUDNN, (132, 1, 1), Given(seqs=(4096,), causal=True), "needs --batch, --heads, --head-dim, --dtype"),
-        (CUDNN, (132, 1, 1), Given(1, 8, None, (512, 1024), None, (64,), "bf16", True), "give one --seq-len"),
+        (
+            CUDNN,
+            (132, 1, 1),
+            Given(seqs=(4096,), causal=True),
+            "needs --batch, --heads, --head-dim, --dtype",
+        ),
+        (
+            CUDNN,
+            (132, 1, 1),
+            Given(1, 8, None, (512, 1024), None, (64,), "bf16", True),
+            "give one --seq-len",
+        ),
         ("flash_fwd", (256, 1, 1), ALL, "needs --batch"),
-        ("flash_fwd", (256, 1, 1), Given(1, 8, None, (4096,), None, (128,), "bf16", False), "needs --tile"),
-        ("flash_fwd", (250, 1, 1), Given(1, 8, None, (4096,), None, (128,), "bf16", False, None, {"block_q": "128"}),
-         "do not make the 250 CTAs"),
+        (
+            "flash_fwd",
+            (256, 1, 1),
+            Given(1, 8, None, (4096,), None, (128,), "bf16", False),
+            "needs --tile",
+        ),
+        (
+            "flash_fwd",
+            (250, 1, 1),
+            Given(1, 8, None, (4096,), None, (128,), "bf16", False, None, {"block_q": "128"}),
+            "do not make the 250 CTAs",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_left_open_is_not_guessed(
-    name: str, grid: tuple[int, int, int], given: Given, reason: str
+    name: str, grid: tuple[int, int, int], options: Given, reason: str
 ) -> None:
-    assert reason in unknown(name, grid, given)
+    assert reason in unknown(name, grid, options)
 
 
 @given(
@@ -170,21 +220,27 @@ def test_what_is_left_open_is_not_guessed(
 )
 def test_no_name_breaks_it(name: str, pick: str, cut: int) -> None:
     """Any text, and every cut of the names that are known: a call or a reason, never another error."""
-    for one in (name, pick[:cut], pick[cut:]):
-        said = None
+    for cut_name in (name, pick[:cut], pick[cut:]):
+        recognised = None
         try:
-            said = recognise(one, (8, 1, 8), ALL)
+            recognised = recognise(cut_name, (8, 1, 8), ALL)
         except Unknown as reason:
-            said = str(reason)
-        assert said
+            recognised = str(reason)
+        assert recognised
 
 
 def test_every_pattern_is_reached() -> None:
     known = [launch.kernel for launch in parse_raw(TEXT)[0]]
     known += ["flash_fwd", "flash_fwd_sm90", CUTLASS_BACKWARD % "bf16_aligned_64x64_k64"]
-    known += ["flash_combine", "naive_scores", "naive_softmax", "naive_values", "minimal_fwd",
-              "triton_tem_fused_flex_attention_0",
-              "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<...>>>(T1::Params)"]  # fmt: skip
+    known += [
+        "flash_combine",
+        "naive_scores",
+        "naive_softmax",
+        "naive_values",
+        "minimal_fwd",
+        "triton_tem_fused_flex_attention_0",
+        "void cutlass::device_kernel<flash::enable_sm90<flash::FlashAttnFwdSm90<...>>>(T1::Params)",
+    ]
     import re
 
     for pattern, _ in KERNELS:
@@ -195,19 +251,20 @@ def test_every_pattern_is_reached() -> None:
 
 
 @pytest.fixture(scope="module")
-def found() -> ProfileRows:
+def profile_rows() -> ProfileRows:
     return read_profile(USER, ALL)
 
 
 @pytest.fixture(scope="module")
-def compared(found: ProfileRows) -> Comparison:
-    return compare(found.rows, load_profile("h200"))
+def compared(profile_rows: ProfileRows) -> Comparison:
+    return compare(profile_rows.rows, load_profile("h200"))
 
 
-def test_calls_of_the_recorded_profile(found: ProfileRows) -> None:
+def test_calls_of_the_recorded_profile(profile_rows: ProfileRows) -> None:
     """8 heads: flash at 4096 and, split, at 1000; memory-efficient likewise; what has 16 heads says so."""
     calls = [
-        (r.implementation, r.call, r.launch, r.facts["seq_q"], r.facts["stage"]) for r in found.rows
+        (r.implementation, r.call, r.launch, r.facts["seq_q"], r.facts["stage"])
+        for r in profile_rows.rows
     ]
     assert calls == [
         ("pytorch_flash", 1, 1, "4096", "main"),
@@ -216,12 +273,12 @@ def test_calls_of_the_recorded_profile(found: ProfileRows) -> None:
         ("pytorch_mem_efficient", 3, 1, "4096", "main"),
         ("pytorch_mem_efficient", 4, 1, "1000", "main"),
     ]
-    assert len(found.rows) + len(found.unmatched) == 18
-    reasons = [s.reason for s in found.unmatched]
+    assert len(profile_rows.rows) + len(profile_rows.unmatched) == 18
+    reasons = [s.reason for s in profile_rows.unmatched]
     assert reasons.count("--heads 8 is not the 16 of its grid") == 4
     assert reasons.count("needs --batch") == 3  # cudnn, whose grid is the GPU's SMs
     assert "no catalog kernel has this name" in reasons  # cudnn's decoding kernel
-    assert found.notes == ()
+    assert profile_rows.notes == ()
 
 
 def test_decoding_and_backward_of_the_recorded_profile() -> None:
@@ -229,17 +286,25 @@ def test_decoding_and_backward_of_the_recorded_profile() -> None:
         USER, Given(batch=1, heads=8, seqs=(1,), seq_k=8192, head_dims=(128,), causal=False)
     )
     assert {(r.implementation, r.facts["seq_k"]) for r in decode.rows} == {
-        ("pytorch_flash", "8192"), ("pytorch_mem_efficient", "8192"),
-    }  # fmt: skip
+        ("pytorch_flash", "8192"),
+        ("pytorch_mem_efficient", "8192"),
+    }
     backward = read_profile(USER, Given(heads=16, seqs=(2048,), causal=True))
     stages = [(r.implementation, r.facts["stage"]) for r in backward.rows]
     assert stages == [
-        ("pytorch_flash", "main"), ("pytorch_flash_backward", "bwd.dot"), ("pytorch_flash_backward", "bwd.main"),
+        ("pytorch_flash", "main"),
+        ("pytorch_flash_backward", "bwd.dot"),
+        ("pytorch_flash_backward", "bwd.main"),
         ("pytorch_flash_backward", "bwd.convert"),
-    ]  # fmt: skip
-    made = compare(backward.rows, load_profile("h200"))
-    assert not made.skipped
-    assert {r.launch for r in made.residuals} == {"main", "bwd.dot", "bwd.main", "bwd.convert"}
+    ]
+    comparison = compare(backward.rows, load_profile("h200"))
+    assert not comparison.skipped
+    assert {r.launch for r in comparison.residuals} == {
+        "main",
+        "bwd.dot",
+        "bwd.main",
+        "bwd.convert",
+    }
 
 
 def test_bytes_of_the_recorded_profile(compared: Comparison) -> None:
@@ -253,9 +318,11 @@ def test_bytes_of_the_recorded_profile(compared: Comparison) -> None:
             assert abs(r.difference) <= max(100_000, 0.03 * r.measured), (r.row.call, r.launch)
 
 
-def test_measured_bytes_are_no_inputs(found: ProfileRows, compared: Comparison) -> None:
-    rows = [[("7" if "." in c and number > 1 else c) for c in row] if number > 1 else row
-            for number, row in enumerate(csv.reader(io.StringIO(TEXT)))]  # fmt: skip
+def test_measured_bytes_are_no_inputs(profile_rows: ProfileRows, compared: Comparison) -> None:
+    rows = [
+        [("7" if "." in c and number > 1 else c) for c in row] if number > 1 else row
+        for number, row in enumerate(csv.reader(io.StringIO(TEXT)))
+    ]
     header = rows[0]
     counters = [
         i
@@ -289,7 +356,7 @@ def table() -> list[list[str]]:
     return list(csv.reader(io.StringIO(TEXT)))
 
 
-def test_order_and_scale_of_columns_change_nothing(found: ProfileRows) -> None:
+def test_order_and_scale_of_columns_change_nothing(profile_rows: ProfileRows) -> None:
     rows = table()
     at = rows[0].index("dram__bytes_read.sum")
     assert rows[1][at] == "Mbyte"
@@ -299,8 +366,8 @@ def test_order_and_scale_of_columns_change_nothing(found: ProfileRows) -> None:
     order = list(range(1, len(rows[0])))
     random.Random(5).shuffle(order)
     shuffled = [[row[0], *(row[i] for i in order)] for row in rows]
-    again = matched(parse_raw(written(shuffled))[0], ALL, found.rows[0].source)
-    assert again.rows == found.rows
+    again = matched(parse_raw(written(shuffled))[0], ALL, profile_rows.rows[0].source)
+    assert again.rows == profile_rows.rows
 
 
 def test_a_counter_that_is_missing_is_not_compared(tmp_path: Path) -> None:
@@ -354,18 +421,25 @@ def test_files_that_are_no_profile(
     monkeypatch.setattr("iosim.evidence.validate.profile_rows.import_report", wrong)
     monkeypatch.setattr("iosim.integrations.ncu.report.launches", lambda path: None)
     path = tmp_path / "bad.csv"
-    for content, said in (
-        (b"", "no table of launches"), (b"\x7fELF\x00\x01\xff\xfe", "is not UTF-8 text"),
+    for content, message in (
+        (b"", "no table of launches"),
+        (b"\x7fELF\x00\x01\xff\xfe", "is not UTF-8 text"),
         (b"a,b\n1,2\n", "no table of launches"),
         (TEXT[: TEXT.index("\n") + 1].encode(), "no row of units"),
         ("\n".join(TEXT.splitlines()[:2]).encode(), "holds no whole launch"),
         (TEXT[: TEXT.index("pytorch_flash") + 40].encode(), "no CSV|holds no whole launch"),
         (TEXT.replace('"Mbyte"', '"Mbit"').encode(), "unit 'Mbit' is not known"),
-        (TEXT.replace("dram__", "x__").replace("l1tex__", "y__").replace("gpu__", "z__").encode(), "none of the count"),
-    ):  # fmt: skip
+        (
+            TEXT.replace("dram__", "x__")
+            .replace("l1tex__", "y__")
+            .replace("gpu__", "z__")
+            .encode(),
+            "none of the count",
+        ),
+    ):
         path.write_bytes(content)
         err = refused(capsys, path)
-        assert any(word in err for word in said.split("|")), err
+        assert any(word in err for word in message.split("|")), err
     assert "cannot be read" in refused(capsys, tmp_path / "absent.csv")
     assert "does not exist" in refused(capsys, tmp_path / "absent.ncu-rep")
     report = tmp_path / "there.ncu-rep"
@@ -383,7 +457,7 @@ def test_a_report_is_imported_by_the_profiler(
     path.write_bytes(b"NVR")
     monkeypatch.setattr(
         "iosim.evidence.validate.profile_rows.import_report",
-        lambda given: TEXT if given == path else "",
+        lambda asked_path: TEXT if asked_path == path else "",
     )
     assert len(read_profile(path, ALL).rows) == 5
 
@@ -407,16 +481,19 @@ def test_a_file_that_breaks_off_keeps_whole_rows(
     ]
     assert main([*argv, "--format", "json"]) == 0
     captured = capsys.readouterr()
-    made = json.loads(captured.out)
+    data = json.loads(captured.out)
     assert "is left out" in captured.err
     assert captured.err.startswith("iosim: --ncu: row 18")
-    assert {r["implementation"] for r in made["rows"]} == {"pytorch_flash", "pytorch_mem_efficient"}
-    assert all(s["reason"] for s in made["skipped"])
+    assert {r["implementation"] for r in data["rows"]} == {"pytorch_flash", "pytorch_mem_efficient"}
+    assert all(s["reason"] for s in data["skipped"])
 
 
 def test_the_counters_to_ask_for_are_named() -> None:
     assert metrics().split(",") == [
-        "dram__bytes_read.sum", "dram__bytes_write.sum", "l1tex__m_xbar2l1tex_read_bytes.sum",
-        "l1tex__m_l1tex2xbar_write_bytes.sum", "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+        "dram__bytes_read.sum",
+        "dram__bytes_write.sum",
+        "l1tex__m_xbar2l1tex_read_bytes.sum",
+        "l1tex__m_l1tex2xbar_write_bytes.sum",
+        "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
         "gpu__time_duration.sum",
-    ]  # fmt: skip
+    ]

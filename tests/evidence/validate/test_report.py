@@ -121,13 +121,15 @@ def test_every_miss_of_a_sample_has_its_group(some: Comparison) -> None:
 
 @pytest.mark.parametrize(
     ("facts", "changes", "name"),
-    [({"order": "query", "direction": "ascending"}, {"regime": "wave-bound"}, "at-capacity"),
-     ({"order": "head", "direction": "alternating"}, {"regime": "thrashing"}, "at-capacity"),
-     ({"order": "query", "direction": "ascending"}, {"regime": "compulsory"}, None),
-     ({}, {"regime": "thrashing", "quantity": "hbm_write"}, "at-capacity"),
-     ({}, {"regime": "compulsory", "quantity": "hbm_write"}, "dirty-at-end"),
-     ({}, {"quantity": "time"}, None)],
-)  # fmt: skip
+    [
+        ({"order": "query", "direction": "ascending"}, {"regime": "wave-bound"}, "at-capacity"),
+        ({"order": "head", "direction": "alternating"}, {"regime": "thrashing"}, "at-capacity"),
+        ({"order": "query", "direction": "ascending"}, {"regime": "compulsory"}, None),
+        ({}, {"regime": "thrashing", "quantity": "hbm_write"}, "at-capacity"),
+        ({}, {"regime": "compulsory", "quantity": "hbm_write"}, "dirty-at-end"),
+        ({}, {"quantity": "time"}, None),
+    ],
+)
 def test_the_first_condition_that_holds_wins(
     some: Comparison, facts: dict[str, str], changes: dict[str, object], name: str | None
 ) -> None:
@@ -135,27 +137,30 @@ def test_the_first_condition_that_holds_wins(
         r for r in some.residuals if r.row.implementation == "flash_fwd" and r.launch == "main"
     )
     row = vars(base.row) | {"facts": {**base.row.facts, **facts}}
-    found = reason_of(
+    reason = reason_of(
         altered(base, **{"quantity": "hbm_read", "row": type(base.row)(**row), **changes}), groups()
     )
-    assert (found.name if found else None) == name
+    assert (reason.name if reason else None) == name
 
 
 GROUP = 'schema = 1\n[[group]]\nname = "a"\ntitle = "t"\nreason = "r"\nexperiment = "e"\ncommand = "c"\nisolated = true\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
-    [("schema = 2", "reasons.toml"), ('schema = 1\n[[group]]\nname = "a"', "quantities"),
-     (GROUP + 'quantities = ["hbm_read"]\nwhen = { colour = "red" }', "colour"),
-     (GROUP + 'quantities = ["speed"]\nwhen = {}', "speed")],
-)  # fmt: skip
-def test_a_wrong_file_of_reasons_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    ("text", "message"),
+    [
+        ("schema = 2", "reasons.toml"),
+        ('schema = 1\n[[group]]\nname = "a"', "quantities"),
+        (GROUP + 'quantities = ["hbm_read"]\nwhen = { colour = "red" }', "colour"),
+        (GROUP + 'quantities = ["speed"]\nwhen = {}', "speed"),
+    ],
+)
+def test_a_wrong_file_of_reasons_is_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "reasons.toml"
     path.write_text(text)
     with pytest.raises(InputError) as caught:
         groups(path)
-    assert_names(str(caught.value), ["reasons.toml", said])
+    assert_names(str(caught.value), ["reasons.toml", message])
 
 
 # The files
@@ -163,15 +168,18 @@ def test_a_wrong_file_of_reasons_is_refused(text: str, said: str, tmp_path: Path
 
 @pytest.fixture(scope="module")
 def folder(some_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("reports")
-    assert main(["validate", "--measurements", str(some_file), "--report", str(made)]) == 0
-    return made
+    path = tmp_path_factory.mktemp("reports")
+    assert main(["validate", "--measurements", str(some_file), "--report", str(path)]) == 0
+    return path
 
 
 def test_every_miss_is_listed_under_a_reason(some: Comparison) -> None:
     """Every byte half as much again: all rows of the sample miss."""
-    wrong = tuple(altered(r, predicted=r.predicted + r.measured // 2 + 3_000_000) for r in some.residuals
-                  if r.quantity != "time" and not r.spills)  # fmt: skip
+    wrong = tuple(
+        altered(r, predicted=r.predicted + r.measured // 2 + 3_000_000)
+        for r in some.residuals
+        if r.quantity != "time" and not r.spills
+    )
     comparison = Comparison(wrong, ())
     assert len(misses(wrong)) == len(wrong) > 20
     text = markdown(report.as_page(comparison))
@@ -194,19 +202,20 @@ def test_the_page_draws_bands_and_fetches_nothing(folder: Path) -> None:
     panel = data["panels"]["figure-own-hbm_read"]
     names = [series["name"] for series in panel["data"]]
     assert names[:5] == ["equal", "+5%", "-5%", "+10%", "-10%"]
-    low, high = panel["data"][3]["x"], panel["data"][3]["y"]
+    low = panel["data"][3]["x"]
+    high = panel["data"][3]["y"]
     assert high == pytest.approx([1.1 * x for x in low])
     assert panel["layout"]["xaxis"]["type"] == panel["layout"]["yaxis"]["type"] == "log"
     assert any("measured" in text and "error" in text for text in panel["data"][-1]["text"])
 
 
 def test_tables_are_by_level_and_regime(some: Comparison) -> None:
-    made = {s.heading: s.table for s in report.report_sections(some)}
-    levels = made["The project's own kernels: errors by level and regime"]
+    tables = {s.heading: s.table for s in report.report_sections(some)}
+    levels = tables["The project's own kernels: errors by level and regime"]
     assert levels is not None
     counted = sum(row[2] for row in levels.rows)
     assert counted == sum(r.error is not None for r in some.residuals)
-    targets = made["The project's own kernels: targets (kernels without spills)"]
+    targets = tables["The project's own kernels: targets (kernels without spills)"]
     assert targets is not None
     assert sum(row[-1] for row in targets.rows) == len(misses(some.residuals))
     assert targets.rows[0][1] == sum(r.quantity == "hbm_read" for r in clean(some.residuals))

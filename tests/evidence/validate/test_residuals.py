@@ -22,15 +22,29 @@ def test_measured_columns_are_no_inputs(tmp_path: Path) -> None:
     """Scrambled bytes and times leave every prediction as it was."""
     numbers = [int(r["call"]) for r in table(LIBRARY) if r["implementation"] != "pytorch_flex"][::9]
     rows = some_calls(LIBRARY, *[n for n in numbers if n < 110])
-    own = some_calls(OWN, 1, 2, 3, 88, 111, 240)
+    own_calls = some_calls(OWN, 1, 2, 3, 88, 111, 240)
     profile = load_profile("h200")
-    measured = (*NEEDED, "seconds", "l2_slice_read", "l2_slice_write", "l2_slice_miss", "l2_fabric", "local_read",
-                "local_write", "smem_wavefronts", "sm_clock_hz")  # fmt: skip
-    for name, given in (("library.csv", rows), ("own.csv", own), ("chains.csv", table(CHAINS)[:4])):
-        scrambled = [{k: "7" if k in measured else v for k, v in r.items()} for r in given]
+    measured = (
+        *NEEDED,
+        "seconds",
+        "l2_slice_read",
+        "l2_slice_write",
+        "l2_slice_miss",
+        "l2_fabric",
+        "local_read",
+        "local_write",
+        "smem_wavefronts",
+        "sm_clock_hz",
+    )
+    for name, rows_given in (
+        ("library.csv", rows),
+        ("own.csv", own_calls),
+        ("chains.csv", table(CHAINS)[:4]),
+    ):
+        scrambled = [{k: "7" if k in measured else v for k, v in r.items()} for r in rows_given]
         before, after = (
             compare(read(write(tmp_path / f"{word}-{name}", t)), profile)
-            for word, t in (("true", given), ("scrambled", scrambled))
+            for word, t in (("true", rows_given), ("scrambled", scrambled))
         )
         assert len(before.residuals) > 10
         assert [(r.predicted, r.regime, r.spills) for r in before.residuals] == [
@@ -41,15 +55,15 @@ def test_measured_columns_are_no_inputs(tmp_path: Path) -> None:
 
 def test_settings_of_own_kernels_reach_the_model() -> None:
     profile = load_profile("h200")
-    found = {}
+    settings = {}
     for members in calls(read(OWN)):
         f = members[0].facts
         if members[0].implementation == "flash_fwd" and f["splits"] == "1" and len(members) == 1:
-            found[(f["order"], f["heavy_first"], f["section"], f["direction"], f["persistent"])] = (
-                members
-            )
-    assert len(found) > 30
-    for (order, heavy, section, direction, persistent), members in found.items():
+            settings[
+                (f["order"], f["heavy_first"], f["section"], f["direction"], f["persistent"])
+            ] = members
+    assert len(settings) > 30
+    for (order, heavy, section, direction, persistent), members in settings.items():
         case = match(members, profile)
         schedule = case.kernel.schedule
         assert (str(schedule.order), str(schedule.direction)) == (order, direction)
@@ -69,9 +83,11 @@ def test_own_kernels_between_sms_and_l2() -> None:
         for c in calls(read(OWN))
         if c[0].implementation == "flash_fwd" and int(c[0].facts["seq_q"]) <= 4097
     ]
-    made = compare([row for c in picked[::7] for row in c], load_profile("h200"))
+    comparison = compare([row for c in picked[::7] for row in c], load_profile("h200"))
     reads = [
-        r for r in made.residuals if r.quantity == "l2_read" and r.launch == "main" and not r.spills
+        r
+        for r in comparison.residuals
+        if r.quantity == "l2_read" and r.launch == "main" and not r.spills
     ]
     assert len(reads) > 20
     for r in reads:
@@ -83,8 +99,8 @@ def test_own_kernels_between_sms_and_l2() -> None:
 def test_own_minimal_and_row_sums_between_sms_and_l2() -> None:
     """minimal stores O a packet of 32 bytes an element; the row sums before the backward read O, dO and whole sectors
     of log-sum-exp, four rows a CTA."""
-    own = [c for c in calls(read(OWN)) if not c[0].facts["note"]]
-    minimal = [row for c in own for row in c if row.implementation == "minimal"]
+    own_calls = [c for c in calls(read(OWN)) if not c[0].facts["note"]]
+    minimal = [row for c in own_calls for row in c if row.implementation == "minimal"]
     writes = [
         r for r in compare(minimal, load_profile("h200")).residuals if r.quantity == "l2_write"
     ]
@@ -96,10 +112,12 @@ def test_own_minimal_and_row_sums_between_sms_and_l2() -> None:
             r.predicted == r.measured == p.heads * (p.seq_q // 32) * p.seq_q * (32 * p.head_dim + 8)
         )
     backward = [
-        c for c in own if c[0].implementation == "flash_bwd" and int(c[0].facts["seq_q"]) <= 2048
+        c
+        for c in own_calls
+        if c[0].implementation == "flash_bwd" and int(c[0].facts["seq_q"]) <= 2048
     ]
-    found = compare([row for c in backward for row in c], load_profile("h200")).residuals
-    sums = [r for r in found if r.launch == "bwd.dot" and r.quantity == "l2_read"]
+    residuals = compare([row for c in backward for row in c], load_profile("h200")).residuals
+    sums = [r for r in residuals if r.launch == "bwd.dot" and r.quantity == "l2_read"]
     assert len(sums) >= 10
     for r in sums:
         p = r.problem
@@ -109,18 +127,34 @@ def test_own_minimal_and_row_sums_between_sms_and_l2() -> None:
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [({"note": "with sinks"}, "note 'with sinks'"), ({"implementation": "flashier"}, "no model for 'flashier'"),
-     ({"dtype": "fp32"}, "not supported by kernel cudnn"), ({"kv_heads": ""}, "without kv_heads"),
-     ({"grid": "(0, 1, 1)"}, "grid 0"), ({"block": "(2048, 1, 1)"}, "block 2048"), ({"grid": "264"}, "grid '264'"),
-     ({"registers": "256"}, "registers 256"), ({"spill_store_bytes": "9" * 18}, "spill_store_bytes"),
-     ({"block_k": ""}, "needs block_q and block_k"), ({"splits": "2"}, "the model has 2 launches"),
-     ({"launch": "2"}, "not 1 to 1"), ({"seq_q": "16777216", "seq_k": "16777216"}, "pairs of tiles")],
-)  # fmt: skip
+    [
+        ({"note": "with sinks"}, "note 'with sinks'"),
+        ({"implementation": "flashier"}, "no model for 'flashier'"),
+        ({"dtype": "fp32"}, "not supported by kernel cudnn"),
+        ({"kv_heads": ""}, "without kv_heads"),
+        ({"grid": "(0, 1, 1)"}, "grid 0"),
+        ({"block": "(2048, 1, 1)"}, "block 2048"),
+        ({"grid": "264"}, "grid '264'"),
+        ({"registers": "256"}, "registers 256"),
+        ({"spill_store_bytes": "9" * 18}, "spill_store_bytes"),
+        ({"block_k": ""}, "needs block_q and block_k"),
+        ({"splits": "2"}, "the model has 2 launches"),
+        ({"launch": "2"}, "not 1 to 1"),
+        ({"seq_q": "16777216", "seq_k": "16777216"}, "pairs of tiles"),
+    ],
+)
 def test_rows_without_a_model_are_skipped_with_a_reason(
     change: dict[str, str], reason: str, tmp_path: Path
 ) -> None:
-    own = set(change) & {"grid", "block", "registers", "spill_store_bytes", "block_k", "splits"}
-    rows = table(OWN if own else LIBRARY)
+    own_columns = set(change) & {
+        "grid",
+        "block",
+        "registers",
+        "spill_store_bytes",
+        "block_k",
+        "splits",
+    }
+    rows = table(OWN if own_columns else LIBRARY)
     row = next(r for r in rows if r.get("persistent") == "1" or r["implementation"] == "cudnn")
     (members,) = calls(read(write(tmp_path / "one.csv", [{**row, **change}])))
     with pytest.raises(NoModel, match=reason):
@@ -130,8 +164,8 @@ def test_rows_without_a_model_are_skipped_with_a_reason(
 def test_another_number_of_launches_is_skipped(tmp_path: Path) -> None:
     rows = [r for r in table(LIBRARY) if r["implementation"] == "pytorch_flash_backward"]
     call = [r for r in rows if r["call"] == rows[0]["call"]]
-    made = compare(read(write(tmp_path / "cut.csv", call[:-1])), load_profile("h200"))
-    assert not made.residuals
-    assert {s.reason.split(" (")[0] for s in made.skipped} == {
+    comparison = compare(read(write(tmp_path / "cut.csv", call[:-1])), load_profile("h200"))
+    assert not comparison.residuals
+    assert {s.reason.split(" (")[0] for s in comparison.skipped} == {
         f"the model has {len(call)} launches"
     }

@@ -16,16 +16,22 @@ def refused_table(capsys: pytest.CaptureFixture[str], path: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
-    [(b"", "is empty"), (b"\n\n", "lacks the columns"), (b"call,launch\n1,1\n", "lacks the columns implementation"),
-     (b"\x7fELF\x00\x01\xff\xfe", "is not UTF-8 text"), (b"a\0b\n", "null bytes"), (b'"a\n', "no CSV table")],
-)  # fmt: skip
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "lacks the columns"),
+        (b"call,launch\n1,1\n", "lacks the columns implementation"),
+        (b"\x7fELF\x00\x01\xff\xfe", "is not UTF-8 text"),
+        (b"a\0b\n", "null bytes"),
+        (b'"a\n', "no CSV table"),
+    ],
+)
 def test_files_that_are_no_table(
-    content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "bad.csv"
     path.write_bytes(content)
-    assert said in refused_table(capsys, str(path))
+    assert message in refused_table(capsys, str(path))
 
 
 def test_places_that_are_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,10 +49,25 @@ def test_a_missing_column_is_named(
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("call", ""), ("heads", "many"), ("heads", "-1"), ("heads", "8.0"), ("heads", "9" * 5000), ("seq_q", "0"),
-     ("seq_q", "9" * 18), ("causal", "yes"), ("hbm_read", "1e6"), ("hbm_read", "9" * 19), ("l2_read", "-1"),
-     ("seconds", "nan"), ("seconds", "soon"), ("dtype", "int4"), ("kv_heads", "3"), ("registers", "x")],
-)  # fmt: skip
+    [
+        ("call", ""),
+        ("heads", "many"),
+        ("heads", "-1"),
+        ("heads", "8.0"),
+        ("heads", "9" * 5000),
+        ("seq_q", "0"),
+        ("seq_q", "9" * 18),
+        ("causal", "yes"),
+        ("hbm_read", "1e6"),
+        ("hbm_read", "9" * 19),
+        ("l2_read", "-1"),
+        ("seconds", "nan"),
+        ("seconds", "soon"),
+        ("dtype", "int4"),
+        ("kv_heads", "3"),
+        ("registers", "x"),
+    ],
+)
 def test_a_wrong_value_is_named(
     column: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,14 +29,14 @@ def spilling(tmp_path_factory: pytest.TempPathFactory) -> str:
     with (default_files()[0]).open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     short = [r for r in rows if int(r["hbm_read"]) > 10**7 and int(r["seq_q"]) <= 4096]
-    kept = [
+    rows_kept = [
         next(r for r in short if r["implementation"] == name) for name in ("cudnn", "pytorch_flash")
     ]
     place = folder / "rows.csv"
     with place.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
-        writer.writerows(r for r in rows if r["call"] in {k["call"] for k in kept})
+        writer.writerows(r for r in rows if r["call"] in {k["call"] for k in rows_kept})
     return str(place)
 
 
@@ -64,14 +64,14 @@ def small_file(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def answer(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     assert main(["validate", *argv, "--format", "json"]) == 0
-    made: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return made
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return data
 
 
 def test_json_holds_the_contract(small_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    made = answer(capsys, "--measurements", small_file)
-    assert made["schema"] == 1
-    for row in made["rows"]:
+    data = answer(capsys, "--measurements", small_file)
+    assert data["schema"] == 1
+    for row in data["rows"]:
         assert row["quantity"] in QUANTITIES
         assert row["regime"] in REGIMES
         assert {"implementation", "problem", "call", "launch", "chain", "difference"} <= set(row)
@@ -85,23 +85,23 @@ def test_json_holds_the_contract(small_file: str, capsys: pytest.CaptureFixture[
             assert row["error"] == abs(row["predicted"] - row["measured"]) / row["measured"]
     for part in ("summary", "summary_spills"):
         for quantity in ("hbm_read", "hbm_write", "l2_read", "l2_write"):
-            assert {"n", "median", "p95", "max"} <= set(made[part][quantity])
-    counted = sum(part[q]["n"] for part in (made["summary"], made["summary_spills"]) for q in part)
-    assert counted == sum(r["error"] is not None for r in made["rows"])
-    assert sum(s["n"] for s in made["summary_small"].values()) == sum(
-        r["error"] is None for r in made["rows"]
+            assert {"n", "median", "p95", "max"} <= set(data[part][quantity])
+    counted = sum(part[q]["n"] for part in (data["summary"], data["summary_spills"]) for q in part)
+    assert counted == sum(r["error"] is not None for r in data["rows"])
+    assert sum(s["n"] for s in data["summary_small"].values()) == sum(
+        r["error"] is None for r in data["rows"]
     )
-    assert [s["reason"] for s in made["skipped"]] == ["no model for 'mystery'"]
+    assert [s["reason"] for s in data["skipped"]] == ["no model for 'mystery'"]
 
 
 @pytest.mark.slow
 def test_every_row_is_compared_or_skipped() -> None:
     rows = [r for path in default_files() for r in read(path)]
     seen = {(r.row.source, r.row.call, r.row.launch) for r in shipped().residuals}
-    left = {(s.row.source, s.row.call, s.row.launch) for s in shipped().skipped}
-    assert not seen & left
-    assert len(seen) + len(left) == len(rows)
-    assert not left
+    left_out = {(s.row.source, s.row.call, s.row.launch) for s in shipped().skipped}
+    assert not seen & left_out
+    assert len(seen) + len(left_out) == len(rows)
+    assert not left_out
 
 
 @pytest.mark.slow
@@ -113,9 +113,29 @@ def test_predictions_are_those_of_predict(capsys: pytest.CaptureFixture[str]) ->
         if r.row.implementation == "cudnn" and r.problem.mask == "none"
     )
     p = row.problem
-    argv = ["predict", "--gpu", "h200", "--kernel", "cudnn", "--batch", str(p.batch), "--heads", str(p.heads),
-            "--kv-heads", str(p.kv_heads), "--seq-len", str(p.seq_q), "--seq-len-k", str(p.seq_k), "--head-dim",
-            str(p.head_dim), "--dtype", p.dtype, "--format", "json"]  # fmt: skip
+    argv = [
+        "predict",
+        "--gpu",
+        "h200",
+        "--kernel",
+        "cudnn",
+        "--batch",
+        str(p.batch),
+        "--heads",
+        str(p.heads),
+        "--kv-heads",
+        str(p.kv_heads),
+        "--seq-len",
+        str(p.seq_q),
+        "--seq-len-k",
+        str(p.seq_k),
+        "--head-dim",
+        str(p.head_dim),
+        "--dtype",
+        p.dtype,
+        "--format",
+        "json",
+    ]
     assert main(argv) == 0
     totals = json.loads(capsys.readouterr().out)["predictions"][0]["totals"]
     assert totals["hbm"]["read"] == row.predicted
@@ -169,23 +189,25 @@ def test_shared_memory_is_compared_where_it_is_counted_and_described(
     rows = some_calls(str(FOLDER / "h100_random.csv"), 149, 159, 70, 24)
     uncounted = {**rows[0], "call": "900", "smem_wavefronts": ""}
     file = write(tmp_path / "drawn.csv", [*rows, uncounted])
-    asked = ["--measurements", file, "--gpu", "h100"]
-    told = answer(capsys, *asked, "--fail-above", "smem:p95=10%")
-    found = {r["call"]: r for r in told["rows"] if r["quantity"] == "smem"}
-    assert set(found) == {149, 159, 70}
+    arguments = ["--measurements", file, "--gpu", "h100"]
+    printed = answer(capsys, *arguments, "--fail-above", "smem:p95=10%")
+    by_call = {r["call"]: r for r in printed["rows"] if r["quantity"] == "smem"}
+    assert set(by_call) == {149, 159, 70}
     for row in rows:
-        if int(row["call"]) in found:
-            assert found[int(row["call"])]["measured"] == 128 * int(row["smem_wavefronts"])
-    assert told["summary"]["smem"]["n"] + told["summary_spills"].get("smem", {"n": 0})["n"] == 3
-    assert 0 < max(r["error"] for r in found.values()) < 0.1
-    by_name = told["by_implementation"]
+        if int(row["call"]) in by_call:
+            assert by_call[int(row["call"])]["measured"] == 128 * int(row["smem_wavefronts"])
+    assert (
+        printed["summary"]["smem"]["n"] + printed["summary_spills"].get("smem", {"n": 0})["n"] == 3
+    )
+    assert 0 < max(r["error"] for r in by_call.values()) < 0.1
+    by_name = printed["by_implementation"]
     assert {name for name in by_name if "smem" in by_name[name]} == {
         "cudnn",
         "pytorch_mem_efficient",
     }
-    assert told["gates"][0]["quantity"] == "smem"
-    assert told["gates"][0]["holds"]
-    assert main(["validate", *asked]) == 0
+    assert printed["gates"][0]["quantity"] == "smem"
+    assert printed["gates"][0]["holds"]
+    assert main(["validate", *arguments]) == 0
     text = capsys.readouterr().out
     assert "Largest errors: shared memory" in text
     assert [
@@ -193,7 +215,7 @@ def test_shared_memory_is_compared_where_it_is_counted_and_described(
         for line in text.splitlines()
         if line.startswith("pytorch_mem_efficient  shared memory")
     ]
-    assert main(["validate", *asked, "--format", "csv"]) == 0
+    assert main(["validate", *arguments, "--format", "csv"]) == 0
     assert (
         sum(r["quantity"] == "smem" for r in csv.DictReader(capsys.readouterr().out.splitlines()))
         == 3
@@ -201,14 +223,14 @@ def test_shared_memory_is_compared_where_it_is_counted_and_described(
 
 
 def test_halves_are_by_call(small_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    made = answer(capsys, "--measurements", small_file, "--split")
+    data = answer(capsys, "--measurements", small_file, "--split")
     for quantity in QUANTITIES:
         for part, whole in (("", "summary"), ("_spills", "summary_spills")):
             counts = [
-                made["split"][f"{half}{part}"].get(quantity, {"n": 0})["n"]
+                data["split"][f"{half}{part}"].get(quantity, {"n": 0})["n"]
                 for half in ("odd", "even")
             ]
-            assert sum(counts) == made[whole].get(quantity, {"n": 0})["n"]
+            assert sum(counts) == data[whole].get(quantity, {"n": 0})["n"]
 
 
 def test_summary_statistics() -> None:
@@ -241,11 +263,21 @@ def test_gate_on_what_no_row_compares_fails(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "gate"),
-    [("hbm_read=5%", Gate("hbm_read", "max", 0.05)), ("l2_write:p95=0.25", Gate("l2_write", "p95", 0.25)),
-     (" time:median = 10 % ", None), ("time:median=10%", Gate("time", "median", 0.1)), ("hbm_read", None),
-     ("hbm_read=", None), ("hbm_read=-1", None), ("hbm_read=nan", None), ("speed=5%", None), ("hbm_read:mean=5%", None),
-     ("hbm_read:=5%", None), ("", None)],
-)  # fmt: skip
+    [
+        ("hbm_read=5%", Gate("hbm_read", "max", 0.05)),
+        ("l2_write:p95=0.25", Gate("l2_write", "p95", 0.25)),
+        (" time:median = 10 % ", None),
+        ("time:median=10%", Gate("time", "median", 0.1)),
+        ("hbm_read", None),
+        ("hbm_read=", None),
+        ("hbm_read=-1", None),
+        ("hbm_read=nan", None),
+        ("speed=5%", None),
+        ("hbm_read:mean=5%", None),
+        ("hbm_read:=5%", None),
+        ("", None),
+    ],
+)
 def test_gate_syntax(text: str, gate: Gate | None, capsys: pytest.CaptureFixture[str]) -> None:
     if gate is not None:
         assert Gate.parse(text) == gate
@@ -257,9 +289,9 @@ CUDNN_BACKWARD = "the launches before and after its main one store sectors half 
 
 
 def statistic(residuals: list[Residual], which: str) -> float:
-    found = getattr(Summary.of(r.error for r in residuals if r.error is not None), which)
-    assert isinstance(found, float)
-    return found
+    value = getattr(Summary.of(r.error for r in residuals if r.error is not None), which)
+    assert isinstance(value, float)
+    return value
 
 
 @pytest.mark.slow
@@ -275,9 +307,9 @@ def test_hbm_reads_without_spills() -> None:
 @pytest.mark.slow
 def test_both_halves_are_alike() -> None:
     """What was not fitted on is predicted as well as what was."""
-    found = halves([r for r in shipped().residuals if not r.row.chain])
+    by_half = halves([r for r in shipped().residuals if not r.row.chain])
     for half in ("odd", "even"):
-        median = found[half]["hbm_read"].median
+        median = by_half[half]["hbm_read"].median
         assert median is not None
         assert median <= 0.005
 
@@ -319,10 +351,10 @@ def test_chains(quantity: str) -> None:
     rows = [r for r in shipped().residuals if r.row.chain and r.quantity == quantity]
     assert len(rows) == 17
     for r in rows:
-        most = (
+        tolerance = (
             0.2 if r.row.call == 17 else 0.1
         )  # both passes over 1,024 heads: spills that wait in the L2
-        assert abs(r.difference) <= max(most * r.measured, 2 * MB), r.row.call
+        assert abs(r.difference) <= max(tolerance * r.measured, 2 * MB), r.row.call
 
 
 def test_a_gate_says_which_rows_it_leaves_out_and_can_count_them(
@@ -330,11 +362,11 @@ def test_a_gate_says_which_rows_it_leaves_out_and_can_count_them(
 ) -> None:
     gate = ["validate", "--measurements", spilling, "--fail-above", "hbm_read=50%"]
     assert main(gate) == 0
-    (said,) = [
+    (printed_line,) = [
         line for line in capsys.readouterr().out.splitlines() if line.startswith("--fail-above")
     ]
-    assert "1 rows with spills are left out (pytorch_flash)" in said
-    assert "--with-spills" in said
+    assert "1 rows with spills are left out (pytorch_flash)" in printed_line
+    assert "--with-spills" in printed_line
     held = {}
     for more in ([], ["--with-spills"]):
         assert main([*gate, *more, "--format", "json"]) == 0

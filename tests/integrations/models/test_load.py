@@ -39,8 +39,15 @@ GATED = ("qwen3-next-80b-a3b",)
 """Models with a gate on attention's output, as wide as Q: iosim counts no gates."""
 
 
-NAMES = {"sliding_attention": "sliding", "local": "sliding", "chunked_attention": "chunked", "global": "full",
-         "full_attention": "full", "linear_attention": "linear", "indexed_attention": "sparse latent"}  # fmt: skip
+NAMES = {
+    "sliding_attention": "sliding",
+    "local": "sliding",
+    "chunked_attention": "chunked",
+    "global": "full",
+    "full_attention": "full",
+    "linear_attention": "linear",
+    "indexed_attention": "sparse latent",
+}
 
 
 def check(model: Model, facts: dict[str, Any], *, parameters: bool = True) -> None:
@@ -49,8 +56,12 @@ def check(model: Model, facts: dict[str, Any], *, parameters: bool = True) -> No
     assert sum(kind.count for kind in model.kinds) == facts["attention_modules"]
     if parameters:
         assert model.attention_parameters == facts["attention_parameters"]
-    for key, value in (("num_heads", first.heads), ("num_attention_heads", first.heads),
-                       ("num_key_value_heads", first.kv_heads), ("head_dim", first.head_dim)):  # fmt: skip
+    for key, value in (
+        ("num_heads", first.heads),
+        ("num_attention_heads", first.heads),
+        ("num_key_value_heads", first.kv_heads),
+        ("head_dim", first.head_dim),
+    ):
         if key in facts and first.latent is None:
             assert facts[key] == [value], key
     if facts.get("is_causal") == [1]:
@@ -79,8 +90,16 @@ def test_other_families_are_read_as_transformers_reads_them(name: str) -> None:
     check(load_model(OTHERS[name]["config"]), OTHERS[name]["facts"])
 
 
-OFF = {"bert-base": 0.01, "bert-large": 0.01, "distilbert": 0.06, "dinov2": 0.25, "modernbert-base": 0.03,
-       "siglip": 0.15, "clip": 0.15, "vit-l": 0.01}  # fmt: skip
+OFF = {
+    "bert-base": 0.01,
+    "bert-large": 0.01,
+    "distilbert": 0.06,
+    "dinov2": 0.25,
+    "modernbert-base": 0.03,
+    "siglip": 0.15,
+    "clip": 0.15,
+    "vit-l": 0.01,
+}
 """Encoders' poolers, heads, and tables of patches and positions are not counted."""
 
 
@@ -92,12 +111,12 @@ def test_weights_are_those_that_transformers_makes(name: str) -> None:
     model = load_model(
         {k: v for k, v in config.items() if k != "quantization_config"} | {"dtype": "bfloat16"}
     )
-    made = model.weight_bytes
+    weight_bytes = model.weight_bytes
     if facts["parameters"] is None:
         assert not model.causal
         return
-    assert made is not None
-    off = made / (2 * facts["parameters"]) - 1
+    assert weight_bytes is not None
+    off = weight_bytes / (2 * facts["parameters"]) - 1
     assert abs(off) < OFF.get(name, 1e-3), (name, off)
 
 
@@ -113,10 +132,10 @@ def test_weights_count_beside_the_cache(capsys: pytest.CaptureFixture[str]) -> N
         ("", ""),
     ):
         assert main(f"{line}{f' --model {model}' * bool(model)}{more}".split()) == 0
-        made = json.loads(capsys.readouterr().out)
-        (point,) = made["points"]
+        data = json.loads(capsys.readouterr().out)
+        (point,) = data["points"]
         fits[model + more] = point["fits"], point["weight_bytes"]
-        assert ("over its memory" in made["answer"]) == (not point["fits"])
+        assert ("over its memory" in data["answer"]) == (not point["fits"])
     assert fits["llama-3-70b"] == (False, 141_104_775_168)
     assert fits["llama-3-70b --tensor-parallel 8"] == (True, 141_104_775_168 // 8)
     assert fits["gpt-oss-120b"][0]
@@ -124,8 +143,8 @@ def test_weights_count_beside_the_cache(capsys: pytest.CaptureFixture[str]) -> N
     assert fits[""] == (True, None)
     some = load_model("llama-3-8b")
     four = iosim.decode("h100", model="llama-3-8b", layers=4, context=[1024]).points[0]
-    each = 3 * 4096 * 14336 + 4096 * 128 * (2 * 32 + 2 * 8)
-    assert four.weight_bytes == (some.weight_bytes or 0) - 28 * 2 * each
+    expert_bytes = 3 * 4096 * 14336 + 4096 * 128 * (2 * 32 + 2 * 8)
+    assert four.weight_bytes == (some.weight_bytes or 0) - 28 * 2 * expert_bytes
 
 
 def test_every_preset_is_in_the_golden_file_and_says_its_source() -> None:
@@ -137,11 +156,17 @@ def test_every_preset_is_in_the_golden_file_and_says_its_source() -> None:
     assert all_names()["meta-llama/meta-llama-3-8b"] == "llama-3-8b"
 
 
-@pytest.mark.parametrize(("name", "bytes_a_token"), [
-    ("llama-3-8b", 32 * 2 * 8 * 128 * 2), ("deepseek-v3", 61 * (512 + 64) * 2),
-    ("deepseek-v3.2", 61 * ((512 + 64) * 2 + 128 + 4)), ("deepseek-v4", 43 * 584),
-    ("falcon-7b", 32 * 2 * 64 * 2), ("bert-base", 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "bytes_a_token"),
+    [
+        ("llama-3-8b", 32 * 2 * 8 * 128 * 2),
+        ("deepseek-v3", 61 * (512 + 64) * 2),
+        ("deepseek-v3.2", 61 * ((512 + 64) * 2 + 128 + 4)),
+        ("deepseek-v4", 43 * 584),
+        ("falcon-7b", 32 * 2 * 64 * 2),
+        ("bert-base", 0),
+    ],
+)
 def test_bytes_of_a_token_in_the_cache(name: str, bytes_a_token: int) -> None:
     assert load_model(name).cache_bytes(1, 1, "bf16") == bytes_a_token
 
@@ -170,17 +195,18 @@ def test_a_window_counts_the_query_itself() -> None:
 def test_a_chunked_layer_sees_its_own_chunk(queries: int, keys: int) -> None:
     from dataclasses import replace
 
-    one = replace(kind("llama-4-scout", "chunked"), chunk=8)
-    p = one.problem(queries, keys, batch=2)
-    kept = sum(i % 8 + 1 for i in range(keys - queries, keys))
+    layer = replace(kind("llama-4-scout", "chunked"), chunk=8)
+    p = layer.problem(queries, keys, batch=2)
+    total = sum(i % 8 + 1 for i in range(keys - queries, keys))
     pairs = p.pair_mask.kept_pairs(p.seq_q, p.seq_k) * p.batch
-    assert pairs == 2 * kept
+    assert pairs == 2 * total
     assert p.seq_q * p.batch == 2 * queries
 
 
 def test_mla_is_expanded_for_prefill_and_absorbed_for_a_step() -> None:
     latent = kind("deepseek-v3", "latent")
-    whole, step = latent.problem(4096, 4096), latent.problem(1, 4096)
+    whole = latent.problem(4096, 4096)
+    step = latent.problem(1, 4096)
     assert (whole.heads, whole.kv_heads, whole.head_dim, whole.head_dim_v) == (128, 128, 192, 128)
     assert not whole.latent_kv
     assert (step.heads, step.kv_heads, step.head_dim, step.head_dim_v) == (128, 1, 576, 512)
@@ -200,23 +226,39 @@ LLAMA = {
 }
 
 
-@pytest.mark.parametrize(("content", "text"), [
-    ("{", "is no JSON: Expecting property name"), ("[1]", "holds no JSON object"),
-    ({"_class_name": "UNet2DConditionModel"}, "is of diffusers (UNet2DConditionModel)"),
-    ({"peft_type": "LORA"}, "is an adapter's (LORA)"),
-    ({"model_type": "t5", "is_encoder_decoder": True}, "(t5) is an encoder and a decoder"),
-    ({"model_type": "mamba", "num_hidden_layers": 3, "hidden_size": 64}, "(model_type mamba) has no softmax attention"),
-    ({"vocab_size": 3}, "says no number of layers: num_hidden_layers or n_layer"),
-    (LLAMA | {"num_key_value_heads": 3}, "contradicts itself: 8 heads are no multiple of its 3 key/value heads"),
-    (LLAMA | {"hidden_size": 500}, "contradicts itself: 8 heads do not divide its width of 500"),
-    (LLAMA | {"num_attention_heads": "8"}, "num_attention_heads: '8' is not a whole number"),
-    (LLAMA | {"num_attention_heads": [2, "x"]}, "num_attention_heads: 'x' is not a whole number"),
-    (LLAMA | {"num_attention_heads": -8}, "num_attention_heads: -8 is out of range"),
-    (LLAMA | {"layer_types": ["full_attention"]}, "1 layer_types for 2 layers"),
-    (LLAMA | {"layer_types": ["full_attention", "odd"]}, "layer type 'odd' is not known"),
-    (LLAMA | {"layer_types": ["mamba", "mamba"]}, "no layer with attention"),
-    (LLAMA | {"kv_lora_rank": 64}, "says no columns without positions: qk_nope_head_dim"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("{", "is no JSON: Expecting property name"),
+        ("[1]", "holds no JSON object"),
+        ({"_class_name": "UNet2DConditionModel"}, "is of diffusers (UNet2DConditionModel)"),
+        ({"peft_type": "LORA"}, "is an adapter's (LORA)"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, "(t5) is an encoder and a decoder"),
+        (
+            {"model_type": "mamba", "num_hidden_layers": 3, "hidden_size": 64},
+            "(model_type mamba) has no softmax attention",
+        ),
+        ({"vocab_size": 3}, "says no number of layers: num_hidden_layers or n_layer"),
+        (
+            LLAMA | {"num_key_value_heads": 3},
+            "contradicts itself: 8 heads are no multiple of its 3 key/value heads",
+        ),
+        (
+            LLAMA | {"hidden_size": 500},
+            "contradicts itself: 8 heads do not divide its width of 500",
+        ),
+        (LLAMA | {"num_attention_heads": "8"}, "num_attention_heads: '8' is not a whole number"),
+        (
+            LLAMA | {"num_attention_heads": [2, "x"]},
+            "num_attention_heads: 'x' is not a whole number",
+        ),
+        (LLAMA | {"num_attention_heads": -8}, "num_attention_heads: -8 is out of range"),
+        (LLAMA | {"layer_types": ["full_attention"]}, "1 layer_types for 2 layers"),
+        (LLAMA | {"layer_types": ["full_attention", "odd"]}, "layer type 'odd' is not known"),
+        (LLAMA | {"layer_types": ["mamba", "mamba"]}, "no layer with attention"),
+        (LLAMA | {"kv_lora_rank": 64}, "says no columns without positions: qk_nope_head_dim"),
+    ],
+)
 def test_a_file_that_is_no_transformers_is_one_line(
     content: Any, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -238,11 +280,14 @@ def test_a_file_its_directory_and_its_keys_are_the_same_model(tmp_path: Path) ->
 
 
 def test_python_refuses_what_the_command_refuses() -> None:
-    for given, text in (({"layers": 3}, "layers 3 goes with model"), ({"model": "x"}, "model 'x' is not known"),
-                        ({"model": "llama-3-8b", "problem": iosim.AttentionProblem()}, "problem contradicts model"),
-                        ({"model": "llama-3-8b", "seq_len": [1, 2]}, "are 2 lengths")):  # fmt: skip
+    for keywords, text in (
+        ({"layers": 3}, "layers 3 goes with model"),
+        ({"model": "x"}, "model 'x' is not known"),
+        ({"model": "llama-3-8b", "problem": iosim.AttentionProblem()}, "problem contradicts model"),
+        ({"model": "llama-3-8b", "seq_len": [1, 2]}, "are 2 lengths"),
+    ):
         with pytest.raises(iosim.InputError, match=text):
-            iosim.predict(**given)
+            iosim.predict(**keywords)
 
 
 def test_models_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,8 +76,8 @@ def test_states_of_whole_models() -> None:
             {"model_type": "llama", "num_heads": 6, "head_dim": 16},
         )
     ]
-    said = [k and (k.heads, k.kv_heads, k.head_dim, k.head_dim_v, k.state_kernel) for k in kinds]
-    assert said == [
+    states = [k and (k.heads, k.kv_heads, k.head_dim, k.head_dim_v, k.state_kernel) for k in kinds]
+    assert states == [
         (6, 6, 16, 32, "gdn"),
         (12, 6, 16, 24, "gdn"),
         (6, 6, 16, 16, "kda"),
@@ -88,11 +88,20 @@ def test_states_of_whole_models() -> None:
 
 def test_a_mamba_layer_with_a_rank_keeps_no_state_that_is_modelled() -> None:
     sizes = {
-        "mamba_n_heads": 8, "mamba_n_groups": 2, "mamba_d_state": 16, "mamba_expand": 2, "hidden_size": 64,
-    }  # fmt: skip
-    kept = state_of(read(**sizes, mamba_d_head="auto"), "mamba")
-    assert kept is not None
-    assert (kept.heads, kept.kv_heads, kept.head_dim, kept.head_dim_v) == (8, 2, 16, 2 * 64 // 8)
+        "mamba_n_heads": 8,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 16,
+        "mamba_expand": 2,
+        "hidden_size": 64,
+    }
+    state_kept = state_of(read(**sizes, mamba_d_head="auto"), "mamba")
+    assert state_kept is not None
+    assert (state_kept.heads, state_kept.kv_heads, state_kept.head_dim, state_kept.head_dim_v) == (
+        8,
+        2,
+        16,
+        2 * 64 // 8,
+    )
     assert state_of(read(**sizes, mamba_d_head="auto", mamba_dt_rank=4), "mamba") is None
     assert state_of(read(**sizes | {"mamba_n_groups": 3}, mamba_d_head=16), "mamba") is None
     assert state_of(read(**sizes), "no such mixer") is None

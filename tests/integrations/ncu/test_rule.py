@@ -30,7 +30,9 @@ from iosim.integrations.ncu.install import FILES, HERE, contents
 
 DATA = ROOT / "tests" / "data"
 LAUNCHES: list[dict[str, Any]] = json.loads((DATA / "ncu_h200.json").read_text())
-LONG, UNTOLD, OWN = LAUNCHES[1], LAUNCHES[2], LAUNCHES[3]
+LONG = LAUNCHES[1]
+UNTOLD = LAUNCHES[2]
+OWN = LAUNCHES[3]
 CSV = DATA / "ncu_h200.csv"
 
 
@@ -89,7 +91,7 @@ def test_where_nobody_answers_the_page_says_so(
 ) -> None:
     module = installed(tmp_path, monkeypatch)
     here = dict(module.INSTALLED)
-    for settings, said in (
+    for settings, message in (
         ({"python": str(tmp_path / "gone")}, "is not there"),
         ({"python": shutil.which("false")}, "exit code 1"),
         ({"python": shutil.which("true")}, "JSONDecodeError"),
@@ -100,7 +102,7 @@ def test_where_nobody_answers_the_page_says_so(
         ((kind, text, _),) = page_of(module, UNTOLD).messages
         assert kind == nv_rules.IFrontend.MsgType_MSG_WARNING
         assert text.startswith("No prediction: ")
-        assert said in text
+        assert message in text
         assert "ncu-rule --install" in text
 
 
@@ -137,9 +139,9 @@ def test_the_same_without_posix_spawn(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_the_rule_and_its_section_ask_for_the_counters_that_are_compared() -> None:
     section = (HERE / "attention.section").read_text()
-    asked = {*metrics().split(","), *(COLUMNS[name][0] for name in ("registers", "smem_bytes"))}
-    assert set(rule.METRICS) == asked
-    assert all(f'Name: "{name}"' in section for name in asked)
+    counters = {*metrics().split(","), *(COLUMNS[name][0] for name in ("registers", "smem_bytes"))}
+    assert set(rule.METRICS) == counters
+    assert all(f'Name: "{name}"' in section for name in counters)
     assert f'Identifier: "{rule.get_section_identifier()}"' in section
     assert rule.get_identifier() != rule.get_section_identifier()
     assert rule.get_name()
@@ -147,8 +149,20 @@ def test_the_rule_and_its_section_ask_for_the_counters_that_are_compared() -> No
 
 
 def test_what_is_installed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--gpu", "h200", "--seq-len", "1000,4k", "--head-dim", "64,128", "--no-causal", "--tile", "128x64",
-             "--heavy-first", "--scheduler", "dynamic"]  # fmt: skip
+    words = [
+        "--gpu",
+        "h200",
+        "--seq-len",
+        "1000,4k",
+        "--head-dim",
+        "64,128",
+        "--no-causal",
+        "--tile",
+        "128x64",
+        "--heavy-first",
+        "--scheduler",
+        "dynamic",
+    ]
     assert main(["ncu-rule", "--install", str(tmp_path / "new"), *words]) == 0
     assert f"--section {rule.get_section_identifier()} " in capsys.readouterr().out
     text = (tmp_path / "new" / "iosim_attention.py").read_text()
@@ -173,7 +187,7 @@ def test_places_and_words_that_are_refused(
     (tmp_path / "other.json").write_text(json.dumps({**LONG, "device": "Intel Arc"}))
     (tmp_path / "nameless.json").write_text(json.dumps({**LONG, "device": ""}))
     (tmp_path / "grid.json").write_text(json.dumps({**LONG, "grid": None}))
-    for argv, said in (
+    for argv, message in (
         (["--install", str(tmp_path / "file")], "--install"),
         (["--install", str(tmp_path / "a" / "b")], "--install"),
         (["--install", str(tmp_path), "--gpu", "nosuch"], "nosuch"),
@@ -191,7 +205,7 @@ def test_places_and_words_that_are_refused(
         captured = capsys.readouterr()
         assert captured.out == ""
         assert captured.err.count("\n") == 1
-        assert said in captured.err
+        assert message in captured.err
 
 
 @pytest.fixture
@@ -202,9 +216,9 @@ def untried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_ranges_say_goes_before_what_is_given(untried: None) -> None:
     launch = profiled_of(LONG)
-    found = answer_launch(launch, Given(seqs=(4096,), heads=99), load_profile("h200"), trust.told)
-    assert found.prediction is not None  # 16k and 8 heads stand in the range
-    assert found.prediction.problem.seq_q == 16384
+    answer = answer_launch(launch, Given(seqs=(4096,), heads=99), load_profile("h200"), trust.told)
+    assert answer.prediction is not None  # 16k and 8 heads stand in the range
+    assert answer.prediction.problem.seq_q == 16384
     odd = Profiled(
         launch.kernel, launch.grid, launch.block, launch.metrics, ("x", "iosim --seq-lenn 4k")
     )
@@ -213,16 +227,16 @@ def test_what_ranges_say_goes_before_what_is_given(untried: None) -> None:
 
 def test_launches_that_are_not_known_say_why() -> None:
     other = Profiled("ampere_gemm", (1, 1, 1), (1, 1, 1), {}, ())
-    for launch, said in (
+    for launch, message in (
         (profiled_of(UNTOLD), "needs --seq-len"),
         (other, "no catalog kernel has this name"),
         (profiled_of({**LONG, "metrics": {}}), "none of the counters"),
     ):
-        found = answer_launch(launch, Given(), load_profile("h200"), trust.told)
-        assert found.status == "unknown"
-        assert said in found.reason
-        assert found.answer() == f"No prediction: {found.reason}."
-        assert (found.advice, found.speedup_percent, found.tables()[0]["rows"]) == ("", 0.0, [])
+        answer = answer_launch(launch, Given(), load_profile("h200"), trust.told)
+        assert answer.status == "unknown"
+        assert message in answer.reason
+        assert answer.answer() == f"No prediction: {answer.reason}."
+        assert (answer.advice, answer.speedup_percent, answer.tables()[0]["rows"]) == ("", 0.0, [])
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.5, 200.0])
@@ -230,29 +244,29 @@ def test_a_difference_is_laid_where_there_is_room(factor: float, untried: None) 
     """With what is read again where less was read; with what the L2 served where more was; the rest with nothing."""
     read, unit = LONG["metrics"]["dram__bytes_read.sum"]
     facts = {**LONG, "metrics": {**LONG["metrics"], "dram__bytes_read.sum": [read * factor, unit]}}
-    found = answer_launch(profiled_of(facts), Given(), load_profile("h200"), trust.told)
-    off = next(q["unpredicted"] for q in found.quantities() if q["quantity"] == "hbm_read")
-    laid = {x.tensor: x.laid for x in found.parts if x.direction == "read"}
-    assert found.status == "differs"
+    answer = answer_launch(profiled_of(facts), Given(), load_profile("h200"), trust.told)
+    off = next(q["unpredicted"] for q in answer.quantities() if q["quantity"] == "hbm_read")
+    laid = {x.tensor: x.laid for x in answer.parts if x.direction == "read"}
+    assert answer.status == "differs"
     assert laid["Q"] == 0
-    for x in found.parts:
+    for x in answer.parts:
         if x.direction == "read":
             assert x.once <= x.predicted + x.laid <= max(x.l2, x.predicted) or not x.once
     if factor < 100:
         assert abs(sum(laid.values()) - off) <= 3
-        assert "K (" in found.answer()
+        assert "K (" in answer.answer()
     else:
         assert sum(laid.values()) < off
-        assert "belong to no tensor" in found.answer()
+        assert "belong to no tensor" in answer.answer()
 
 
 def test_a_launch_that_follows_others_needs_all_said(untried: None) -> None:
     kernel = "void pytorch_flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4>>(Params)"
     launch = Profiled(kernel, (64, 1, 1), (128, 1, 1), {"dram__bytes_read.sum": 5e6}, ())
-    found = answer_launch(launch, Given(), load_profile("h200"), trust.told)
-    assert "needs --batch, --heads" in found.reason
-    said = Given(1, 8, None, (1000,), None, (64,), "bf16", False)
-    known = answer_launch(launch, said, load_profile("h200"), trust.told)
+    answer = answer_launch(launch, Given(), load_profile("h200"), trust.told)
+    assert "needs --batch, --heads" in answer.reason
+    told_options = Given(1, 8, None, (1000,), None, (64,), "bf16", False)
+    known = answer_launch(launch, told_options, load_profile("h200"), trust.told)
     assert known.row is not None or "combine" in known.reason
 
 
@@ -263,12 +277,14 @@ def test_a_raw_page_tells_ranges(capsys: pytest.CaptureFixture[str]) -> None:
     assert [bool(launch.ranges) for launch in launches] == [True, True, False, True]
     rows = read_profile(CSV, Given(), trust.told)
     assert [(r.implementation, r.facts["seq_q"]) for r in rows.rows] == [
-        ("pytorch_flash", "4096"), ("pytorch_flash", "16384"), ("flash_fwd_sm90", "16384"),
-    ]  # fmt: skip
+        ("pytorch_flash", "4096"),
+        ("pytorch_flash", "16384"),
+        ("flash_fwd_sm90", "16384"),
+    ]
     assert [s.reason for s in rows.unmatched] == ["needs --seq-len"]
     assert main(["validate", "--ncu", str(CSV), "--format", "json"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    errors = {(r["implementation"], r["quantity"]): r["error"] for r in made["rows"]}
+    data = json.loads(capsys.readouterr().out)
+    errors = {(r["implementation"], r["quantity"]): r["error"] for r in data["rows"]}
     assert errors["flash_fwd_sm90", "hbm_read"] < 0.05
     assert errors["flash_fwd_sm90", "l2_read"] < 1e-4
 
@@ -281,9 +297,9 @@ def report_there() -> Path:
 
 
 def test_a_report_read_by_the_profilers_own_module(report_there: Path, tmp_path: Path) -> None:
-    found = report.launches(report_there)
-    assert found is not None
-    ((facts),) = found
+    rows_read = report.launches(report_there)
+    assert rows_read is not None
+    ((facts),) = rows_read
     assert {name: facts[name] for name in ("kernel", "grid", "block", "device", "ranges")} == {
         name: OWN[name] for name in ("kernel", "grid", "block", "device", "ranges")
     }
@@ -305,21 +321,21 @@ def test_what_the_rule_left_in_the_profilers_own_report(report_there: Path) -> N
     """Recorded by the profiler itself: the messages, tables and metrics that the stand-in gets today."""
     module = report.module()
     action = module.load_report(str(report_there)).range_by_idx(0).action_by_idx(0)
-    told, advice = action.rule_results_as_dicts()
-    assert told["rule_identifier"] == rule.get_identifier()
-    assert told["section_identifier"] == rule.get_section_identifier()
-    assert told["rule_message"]["title"] == rule.TITLE
+    results, advice = action.rule_results_as_dicts()
+    assert results["rule_identifier"] == rule.get_identifier()
+    assert results["section_identifier"] == rule.get_section_identifier()
+    assert results["rule_message"]["title"] == rule.TITLE
     assert "HBM" in advice["rule_message"]["message"]
     (facts,) = report.launches(report_there) or ()
-    found = answer_launch(profiled_of(facts), Given(), load_profile("h200"), trust.told)
-    assert [table["headers"] for table in told["result_tables"]] == [
-        table["header"] for table in found.tables()
+    answer = answer_launch(profiled_of(facts), Given(), load_profile("h200"), trust.told)
+    assert [table["headers"] for table in results["result_tables"]] == [
+        table["header"] for table in answer.tables()
     ]
-    shown = told["result_tables"][0]["data"]
-    assert shown[0] == [row[0] for row in found.tables()[0]["rows"]]
-    assert shown[2] == [row[2] for row in found.tables()[0]["rows"]]  # what was counted
-    assert {m["name"]: m["value"] for m in told["focus_metrics"]} == {
-        m["name"]: m["counted"] for m in found.to_dict()["metrics"]
+    data = results["result_tables"][0]["data"]
+    assert data[0] == [row[0] for row in answer.tables()[0]["rows"]]
+    assert data[2] == [row[2] for row in answer.tables()[0]["rows"]]  # what was counted
+    assert {m["name"]: m["value"] for m in results["focus_metrics"]} == {
+        m["name"]: m["counted"] for m in answer.to_dict()["metrics"]
     }
 
 
@@ -342,11 +358,11 @@ def test_without_the_module_the_profiler_is_asked(
     path = tmp_path / "user.ncu-rep"
     path.write_bytes(b"NVR")
     monkeypatch.setattr(
-        "iosim.evidence.validate.profile_rows.import_report", lambda given: CSV.read_text()
+        "iosim.evidence.validate.profile_rows.import_report", lambda path: CSV.read_text()
     )
     assert len(read_profile(path, Given(), trust.told, report.launches).rows) == 3
 
-    def broken(given: Path) -> None:
+    def broken(path: Path) -> None:
         raise InputError("ncu_report cannot read it")
 
     assert len(read_profile(path, Given(), trust.told, broken).rows) == 3
@@ -354,9 +370,16 @@ def test_without_the_module_the_profiler_is_asked(
 
 @pytest.mark.parametrize(
     ("unit", "scale"),
-    [("ns", 1e-9), ("nsecond", 1e-9), ("cycle/nsecond", 1e9), ("Gbyte/second", 1e9), ("Kbyte/block", 1e3),
-     ("register/thread", 1), ("byte/ms", 1e3)],
-)  # fmt: skip
+    [
+        ("ns", 1e-9),
+        ("nsecond", 1e-9),
+        ("cycle/nsecond", 1e9),
+        ("Gbyte/second", 1e9),
+        ("Kbyte/block", 1e3),
+        ("register/thread", 1),
+        ("byte/ms", 1e3),
+    ],
+)
 def test_units_of_rates(unit: str, scale: float) -> None:
     assert unit_scale(unit) == pytest.approx(scale)
 
@@ -364,17 +387,23 @@ def test_units_of_rates(unit: str, scale: float) -> None:
 @pytest.mark.parametrize(
     ("grid", "settings", "wanted"),
     [
-        (132, {}, "dynamic"), (1024, {}, "one_tile"), (132, {"scheduler": "persistent"}, "static"),
+        (132, {}, "dynamic"),
+        (1024, {}, "one_tile"),
+        (132, {"scheduler": "persistent"}, "static"),
         (1024, {"scheduler": "static"}, "one_tile"),
     ],
-)  # fmt: skip
+)
 def test_the_schedule_of_flash_fwd_sm90(grid: int, settings: dict[str, str], wanted: str) -> None:
     from iosim.evidence.validate.recognise import recognise
 
-    told = trust.told(" ".join(OWN["ranges"][1].split()[1:]).replace("--scheduler dynamic", ""))
-    told = told.under(Given(settings=settings))
-    found = recognise("flash_fwd_sm90", (grid, 1, 1), told)
-    assert (found.facts["schedule"], found.facts["consumers"], found.facts["blocks"]) == (
+    options = trust.told(" ".join(OWN["ranges"][1].split()[1:]).replace("--scheduler dynamic", ""))
+    options = options.under(Given(settings=settings))
+    recognised = recognise("flash_fwd_sm90", (grid, 1, 1), options)
+    assert (
+        recognised.facts["schedule"],
+        recognised.facts["consumers"],
+        recognised.facts["blocks"],
+    ) == (
         wanted,
         "2",
         "heavy_first",
@@ -385,10 +414,10 @@ def test_a_launch_of_a_file_is_shown_as_on_the_profilers_page(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["ncu-rule", "--launch", str(DATA / "ncu_launch.json")]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("fa2 on h200-sxm, batch 1, 8 heads, 16384 x 16384 tokens")
-    assert re.findall(r"^(?:Predicted and Counted|HBM by Tensor|'.*' helps most)", shown, re.M)
-    assert "read from HBM" in shown
+    out = capsys.readouterr().out
+    assert out.startswith("fa2 on h200-sxm, batch 1, 8 heads, 16384 x 16384 tokens")
+    assert re.findall(r"^(?:Predicted and Counted|HBM by Tensor|'.*' helps most)", out, re.M)
+    assert "read from HBM" in out
 
 
 def test_standard_input_is_taken(
@@ -404,15 +433,15 @@ def test_standard_input_is_taken(
 
 def test_a_launch_whose_bytes_were_not_counted_is_predicted_all_the_same(untried: None) -> None:
     """A profile without memory metrics: nothing to compare with, and no number in the JSON in place of a count."""
-    kept = {name: value for name, value in LONG["metrics"].items() if value[1] != "byte"}
-    found = answer_launch(
-        profiled_of({**LONG, "metrics": kept}), Given(), load_profile("h200"), trust.told
+    metrics = {name: value for name, value in LONG["metrics"].items() if value[1] != "byte"}
+    rule_answer = answer_launch(
+        profiled_of({**LONG, "metrics": metrics}), Given(), load_profile("h200"), trust.told
     ).to_dict()
-    assert found["status"] == "as_predicted"
-    assert found["problem"]["seq_q"] == 16384
-    assert {q["quantity"] for q in found["quantities"]} <= {"time"}
-    assert found["metrics"] == []
-    assert all(row["predicted"] > 0 for row in found["tensors"] if row["tensor"] in "QKVO")
+    assert rule_answer["status"] == "as_predicted"
+    assert rule_answer["problem"]["seq_q"] == 16384
+    assert {q["quantity"] for q in rule_answer["quantities"]} <= {"time"}
+    assert rule_answer["metrics"] == []
+    assert all(row["predicted"] > 0 for row in rule_answer["tensors"] if row["tensor"] in "QKVO")
     counted = answer_launch(profiled_of(LONG), Given(), load_profile("h200"), trust.told).to_dict()
     byte_metrics = [name for name, (_, unit) in LONG["metrics"].items() if unit == "byte"]
     assert [(m["name"], m["counted"]) for m in counted["metrics"]] == [

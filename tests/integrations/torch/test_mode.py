@@ -60,21 +60,21 @@ class Model(nn.Module):
 class Drawn(nn.Module):
     """Modules in modules, with operators of its own before, between or after them."""
 
-    def __init__(self, children: list[nn.Module], own: list[int]) -> None:
+    def __init__(self, children: list[nn.Module], repeats: list[int]) -> None:
         super().__init__()
-        self.parts, self.own = nn.ModuleList(children), own
+        self.parts, self.own = nn.ModuleList(children), repeats
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for part, own in zip([*self.parts, nn.Identity()], self.own, strict=True):
-            for _ in range(own):
+        for part, repeats in zip([*self.parts, nn.Identity()], self.own, strict=True):
+            for _ in range(repeats):
                 x = x * 1.5
             x = part(x)
         return x
 
 
 def drawn(depth: int) -> nn.Module:
-    def number(most: int) -> int:
-        return int(torch.randint(most + 1, ()))
+    def number(highest: int) -> int:
+        return int(torch.randint(highest + 1, ()))
 
     if not depth or not number(4):
         return nn.Linear(8, 8) if number(1) else nn.Tanh()
@@ -92,7 +92,8 @@ def step(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 @pytest.fixture(scope="module")
 def trained() -> tuple[ProgramTraffic, Model, torch.Tensor]:
     torch.manual_seed(0)
-    model, tokens = made(), torch.randint(1000, (BATCH, TOKENS))
+    model = made()
+    tokens = torch.randint(1000, (BATCH, TOKENS))
     with TrafficMode(gpu="h200", cudnn="9.19.0") as t:
         step(model, tokens)
     return t.result, model, tokens
@@ -141,7 +142,8 @@ class TestModule:
         table = traffic.table(depth=2)
         by_name = {str(row[0]).strip(): row for row in table.rows}
         assert [name for name in by_name if name.isdigit()] == ["0", "1"]
-        blocks, columns = by_name["blocks"], [c.key for c in table.columns]
+        blocks = by_name["blocks"]
+        columns = [c.key for c in table.columns]
         for key in ("operators", "hbm_read_bytes", "hbm_write_bytes", "compulsory_bytes"):
             at = columns.index(key)
             assert blocks[at] == by_name["0"][at] + by_name["1"][at]  # type: ignore[operator]
@@ -208,7 +210,8 @@ class TestModule:
         self, trained: tuple[ProgramTraffic, Model, torch.Tensor]
     ) -> None:
         with FakeTensorMode():
-            model, tokens = made(), torch.zeros(BATCH, TOKENS, dtype=torch.long)
+            model = made()
+            tokens = torch.zeros(BATCH, TOKENS, dtype=torch.long)
             fake = one(lambda: step(model, tokens))
         assert [r.operator for r in fake.rows] == [r.operator for r in trained[0].rows]
         assert fake.hbm == trained[0].hbm
@@ -359,23 +362,31 @@ class TestAttention:
         whole = every.attention
         assert t.result.l2.read < whole.l2.read  # ten of sixteen blocks
 
-    @pytest.mark.parametrize("kept", [
-        lambda b, h, i, j: i >= j, lambda b, h, i, j: (i - j).abs() <= 100, lambda b, h, i, j: (i // 300) == (j // 300),
-    ])  # fmt: skip
-    def test_block_masks_without_values(self, kept: Callable[..., torch.Tensor]) -> None:
+    @pytest.mark.parametrize(
+        "keeps",
+        [
+            lambda b, h, i, j: i >= j,
+            lambda b, h, i, j: (i - j).abs() <= 100,
+            lambda b, h, i, j: (i // 300) == (j // 300),
+        ],
+    )
+    def test_block_masks_without_values(self, keeps: Callable[..., torch.Tensor]) -> None:
         """On the meta device, as fake tensors and on the CPU for queries that have no values: the same blocks."""
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        real = create_block_mask(kept, None, None, 900, 1000, device="cpu")
-        bare = create_block_mask(kept, 1, 1, 900, 1000, device="meta")
-        q, k = torch.randn(1, 2, 900, 64), torch.randn(1, 2, 1000, 64)
+        real = create_block_mask(keeps, None, None, 900, 1000, device="cpu")
+        bare = create_block_mask(keeps, 1, 1, 900, 1000, device="meta")
+        q = torch.randn(1, 2, 900, 64)
+        k = torch.randn(1, 2, 1000, 64)
         wanted = one(lambda: flex_attention(q, k, k, block_mask=real)).l2
-        q, k = q.to("meta"), k.to("meta")
+        q = q.to("meta")
+        k = k.to("meta")
         for mask in (real, bare):
             assert one(lambda mask=mask: flex_attention(q, k, k, block_mask=mask)).l2 == wanted
         with FakeTensorMode():
-            fake = create_block_mask(kept, None, None, 900, 1000, device="cpu")
-            q, k = torch.empty(1, 2, 900, 64), torch.empty(1, 2, 1000, 64)
+            fake = create_block_mask(keeps, None, None, 900, 1000, device="cpu")
+            q = torch.empty(1, 2, 900, 64)
+            k = torch.empty(1, 2, 1000, 64)
             assert one(lambda: flex_attention(q, k, k, block_mask=fake)).l2 == wanted
         trained = torch.empty(1, 2, 900, 64, device="meta", requires_grad=True)
         with TrafficMode("h200") as t:
@@ -396,9 +407,9 @@ class TestAttention:
         counts, places = (
             torch.empty(1, 1, 4, *more, dtype=torch.int32, device="meta") for more in ((), (4,))
         )
-        given = BlockMask.from_kv_blocks(counts, places)  # no function made it
+        block_mask = BlockMask.from_kv_blocks(counts, places)  # no function made it
         with pytest.raises(InputError, match="a BlockMask of CPU tensors"):
-            one(lambda: flex_attention(q, q, q, block_mask=given))
+            one(lambda: flex_attention(q, q, q, block_mask=block_mask))
 
 
 class TestOperators:
@@ -430,14 +441,16 @@ class TestOperators:
         assert o[1].hbm_read < 0.2 * 2 * q.nbytes
 
     def test_products_are_compulsory_where_they_fit(self) -> None:
-        a, b = torch.empty(2048, 512, dtype=BF16), torch.empty(512, 1024, dtype=BF16)
+        a = torch.empty(2048, 512, dtype=BF16)
+        b = torch.empty(512, 1024, dtype=BF16)
         (row,) = one(lambda: a @ b).rows
         assert row.flops == 2 * 2048 * 512 * 1024
         assert row.compulsory == a.nbytes + b.nbytes + 2 * 2048 * 1024
         assert row.hbm_read == pytest.approx(a.nbytes + b.nbytes, rel=0.02)
 
     def test_norms_and_dropout_are_the_gpus_launches(self) -> None:
-        norm, x = nn.RMSNorm(256), torch.randn(8, 256, requires_grad=True)
+        norm = nn.RMSNorm(256)
+        x = torch.randn(8, 256, requires_grad=True)
         with TrafficMode("h200") as t:
             y = norm(x)
             functional.dropout(y, 0.5).sum().backward()
@@ -491,7 +504,8 @@ class TestOperators:
 
     def test_what_is_changed_in_place_was_there_before(self) -> None:
         """Three tensors of the caller's, and one that is made within."""
-        x, y = torch.ones(64), torch.zeros(64, dtype=torch.int64)
+        x = torch.ones(64)
+        y = torch.zeros(64, dtype=torch.int64)
         z = torch.ones(8, 8)
 
         def changes() -> torch.Tensor:
@@ -501,14 +515,12 @@ class TestOperators:
             return x.mul(2)
 
         program = recorded(changes)
-        made = [storage.made for storage in program.storages]
-        assert made == [None, None, None, len(program.operators) - 1]
+        producers = [storage.made for storage in program.storages]
+        assert producers == [None, None, None, len(program.operators) - 1]
 
     def test_convolutions_put_channels_last(self) -> None:
-        x, conv = (
-            torch.randn(8, 16, 64, 64, dtype=BF16),
-            nn.Conv2d(16, 32, 3, bias=False, dtype=BF16),
-        )
+        x = torch.randn(8, 16, 64, 64, dtype=BF16)
+        conv = nn.Conv2d(16, 32, 3, bias=False, dtype=BF16)
         names = [r.operator for r in one(lambda: conv(x)).rows]
         assert names == ["convolution.channels_last"] * 2 + [
             "convolution",
@@ -540,11 +552,14 @@ class TestOperators:
             assert bare(tokens).is_contiguous(memory_format=torch.channels_last)
         single = nn.Conv2d(3, 8, 3)
         assert [r.operator for r in one(lambda: single(torch.randn(2, 3, 8, 8))).rows] == [
-            "randn", "convolution", "convolution.bias"
-        ]  # fmt: skip
+            "randn",
+            "convolution",
+            "convolution.bias",
+        ]
 
     def test_copies_for_cudnn_have_whole_channels(self) -> None:
-        x, conv = torch.empty(8, 3, 64, 64, dtype=BF16), nn.Conv2d(3, 32, 3, bias=False, dtype=BF16)
+        x = torch.empty(8, 3, 64, 64, dtype=BF16)
+        conv = nn.Conv2d(3, 32, 3, bias=False, dtype=BF16)
         image, weight, product, _ = one(lambda: conv(x)).rows
         assert (image.l2_read, image.l2_write) == (x.nbytes, x.nbytes * 8 // 3)
         assert weight.l2_write == conv.weight.nbytes * 8 // 3
@@ -591,10 +606,12 @@ class TestOperators:
         with TrafficMode("h200") as t:
             out = conv.to("meta")(x)
             out.backward(torch.empty_like(out))
-        found = {r.operator: r.l2_read for r in t.result.rows}
-        assert found["convolution.depthwise"] == pytest.approx(int(forward["l2_read"]), rel=0.25)
+        by_operator = {r.operator: r.l2_read for r in t.result.rows}
+        assert by_operator["convolution.depthwise"] == pytest.approx(
+            int(forward["l2_read"]), rel=0.25
+        )
         backward = int(kernels[2 * stage]["l2_read"])
-        assert found["convolution_backward.input"] == pytest.approx(backward, rel=0.1)
+        assert by_operator["convolution_backward.input"] == pytest.approx(backward, rel=0.1)
 
     @pytest.mark.parametrize(("channels", "times"), [(512, 16), (64, 2), (32, 1)])
     def test_a_transposed_operand_costs_a_sector_an_element(
@@ -626,8 +643,13 @@ class TestOperators:
         norm = nn.LayerNorm(64, dtype=BF16, device="meta")
         rows = one(lambda: (norm(x), x.softmax(-1), norm(x.contiguous()))).rows
         assert [r.operator for r in rows] == [
-            "native_layer_norm.copy", "native_layer_norm", "_softmax.copy", "_softmax", "clone", "native_layer_norm",
-        ]  # fmt: skip
+            "native_layer_norm.copy",
+            "native_layer_norm",
+            "_softmax.copy",
+            "_softmax",
+            "clone",
+            "native_layer_norm",
+        ]
 
     def test_a_depthwise_convolution_reads_each_channel_once(self) -> None:
         conv = nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=False, dtype=BF16)
@@ -649,7 +671,8 @@ class TestOperators:
         def scale_rows(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
             return x * scales[:, None]
 
-        x, scales = torch.ones(256, 64), torch.ones(256)
+        x = torch.ones(256, 64)
+        scales = torch.ones(256)
         assert one(lambda: scale_rows(x, scales)).unknown == ("iosim_test::scale_rows",)
 
         @register_traffic_formula(torch.ops.iosim_test.scale_rows)
@@ -666,7 +689,8 @@ class TestOperators:
 
     @pytest.mark.slow
     def test_compiled_modules_run_as_they_were_written(self) -> None:
-        layer, x = nn.Sequential(nn.Linear(64, 64), nn.GELU()), torch.randn(32, 64)
+        layer = nn.Sequential(nn.Linear(64, 64), nn.GELU())
+        x = torch.randn(32, 64)
         compiled = torch.compile(layer, backend="eager")
         assert [r.operator for r in one(lambda: compiled(x)).rows] == [
             r.operator for r in one(lambda: layer(x)).rows
@@ -686,8 +710,13 @@ class TestOperators:
 
         traffic = one(train)
         assert traffic.unknown == ()
-        assert {r.operator for r in traffic.rows} >= {"convolution", "convolution.bias", "convolution_backward.weight",
-                                                      "native_batch_norm_backward.sums", "_foreach_lerp_"}  # fmt: skip
+        assert {r.operator for r in traffic.rows} >= {
+            "convolution",
+            "convolution.bias",
+            "convolution_backward.weight",
+            "native_batch_norm_backward.sums",
+            "_foreach_lerp_",
+        }
 
 
 class TestRefusals:
@@ -698,11 +727,11 @@ class TestRefusals:
                 one(lambda: torch.nonzero(x))
 
     @pytest.mark.parametrize(
-        ("asked", "said"), [({"gpu": "h201"}, "h201"), ({"cudnn": "new"}, "cudnn 'new'")]
+        ("options", "message"), [({"gpu": "h201"}, "h201"), ({"cudnn": "new"}, "cudnn 'new'")]
     )
-    def test_bad_input(self, asked: dict[str, str], said: str) -> None:
-        with pytest.raises(InputError, match=said):
-            TrafficMode(**asked)  # type: ignore[arg-type]
+    def test_bad_input(self, options: dict[str, str], message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            TrafficMode(**options)  # type: ignore[arg-type]
 
     def test_the_result_is_there_after_the_end(self) -> None:
         with TrafficMode("h200") as t:

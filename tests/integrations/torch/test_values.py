@@ -32,28 +32,40 @@ def routed(device: str) -> Any:
     """Experts as a loop over those that were hit goes through them: rows of each, and where they stand."""
     experts = torch.arange(12, device=device).view(6, 2) * 5 % 4
     mask = functional.one_hot(experts, num_classes=4).permute(2, 1, 0)
-    found = []
+    experts_run = []
     for expert in torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero():
         slot, row = torch.where(mask[expert].squeeze(0))
-        found.append((int(expert), len(slot), row.tolist(), slot.shape))
-    return found
+        experts_run.append((int(expert), len(slot), row.tolist(), slot.shape))
+    return experts_run
 
 
 ASKED: dict[str, Callable[[str], Any]] = {
-    "a comparison of positions": lambda d: bool((torch.arange(8, device=d) >= torch.zeros(1, device=d)).all()),
+    "a comparison of positions": lambda d: bool(
+        (torch.arange(8, device=d) >= torch.zeros(1, device=d)).all()
+    ),
     "numbers of the program": lambda d: torch.tensor([[2, 3], [5, 7]], device=d)[1].prod().item(),
     "a tensor's text": lambda d: f"{torch.arange(9, device=d)[4]:03d}",
-    "a row by a mask": lambda d: torch.arange(9, device=d)[torch.arange(9, device=d) % 3 == 1].tolist(),
-    "unknown rows by a mask": lambda d: torch.randn(9, 2, device=d)[torch.arange(9, device=d) % 3 == 1].shape,
-    "a masked selection": lambda d: torch.randn(3, 4, device=d).masked_select(torch.eye(3, 4, device=d).bool()).shape,
-    "repeats": lambda d: torch.arange(4, device=d).repeat_interleave(torch.tensor([0, 2, 1, 3], device=d)).tolist(),
+    "a row by a mask": lambda d: torch.arange(9, device=d)[
+        torch.arange(9, device=d) % 3 == 1
+    ].tolist(),
+    "unknown rows by a mask": lambda d: (
+        torch.randn(9, 2, device=d)[torch.arange(9, device=d) % 3 == 1].shape
+    ),
+    "a masked selection": lambda d: (
+        torch.randn(3, 4, device=d).masked_select(torch.eye(3, 4, device=d).bool()).shape
+    ),
+    "repeats": lambda d: (
+        torch.arange(4, device=d).repeat_interleave(torch.tensor([0, 2, 1, 3], device=d)).tolist()
+    ),
     "distinct ones": lambda d: torch.unique(torch.tensor([3, 1, 3, 2], device=d)).tolist(),
     "a step of floats": lambda d: [round(x.item(), 4) for x in torch.linspace(0, 0.1, 5, device=d)],
     "a program in place": in_place,
     "routing": routed,
     "a copy on the host": lambda d: (torch.arange(6, device=d) * 2).cpu().numpy().tolist(),
-    "shaped like the unknown": lambda d: torch.ones_like(torch.randn(3, 3, device=d), dtype=torch.long).sum().item(),
-}  # fmt: skip
+    "shaped like the unknown": lambda d: (
+        torch.ones_like(torch.randn(3, 3, device=d), dtype=torch.long).sum().item()
+    ),
+}
 
 
 @pytest.mark.parametrize("name", quick_every(ASKED, 3))
@@ -89,8 +101,8 @@ def test_assumptions_are_made_where_they_must_be_and_said() -> None:
         picked = torch.randn(64, 8, device="meta").softmax(-1).topk(2).indices
         assert [int((picked == expert).sum()) for expert in range(8)] == [16] * 8
         assert all(len(set(row.tolist())) == 2 for row in picked)
-        one = torch.randn(64, 8, device="meta").argmax(-1)
-        assert torch.bincount(one).tolist() == [8] * 8
+        experts = torch.randn(64, 8, device="meta").argmax(-1)
+        assert torch.bincount(experts).tolist() == [8] * 8
     assert [note.split(":")[1] for note in t.notes] == [
         " rows are taken to spread evenly, as over experts"
     ]

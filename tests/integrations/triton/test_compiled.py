@@ -39,22 +39,24 @@ def cubin(name: str) -> bytes:
 
 def compiled(name: str, **changes: Any) -> Any:
     """As Triton's CompiledKernel."""
-    kept = RECORDED[name]
-    source = SimpleNamespace(constants={tuple(k): v for k, v in kept["constants"]},
-                             fn=SimpleNamespace(arg_names=kept["arg_names"]))  # fmt: skip
-    asm = {"ptx": "\n".join(kept["ptx"]), "cubin": cubin(name)}
-    parts = {"metadata": SimpleNamespace(**kept["metadata"]), "asm": asm, "src": source} | changes
+    record = RECORDED[name]
+    source = SimpleNamespace(
+        constants={tuple(k): v for k, v in record["constants"]},
+        fn=SimpleNamespace(arg_names=record["arg_names"]),
+    )
+    asm = {"ptx": "\n".join(record["ptx"]), "cubin": cubin(name)}
+    parts = {"metadata": SimpleNamespace(**record["metadata"]), "asm": asm, "src": source} | changes
     return SimpleNamespace(**parts)
 
 
 class TestCubin:
     def test_a_kernel_that_spills(self) -> None:
-        found = read_cubin(cubin("spilling"))["flash_forward"]
-        assert (found.registers, found.frame_bytes) == (64, 216)
+        flash_forward = read_cubin(cubin("spilling"))["flash_forward"]
+        assert (flash_forward.registers, flash_forward.frame_bytes) == (64, 216)
 
     def test_a_kernel_that_does_not(self) -> None:
-        found = read_cubin(cubin("small"))["flash_forward"]
-        assert (found.registers, found.frame_bytes) == (69, 0)
+        flash_forward = read_cubin(cubin("small"))["flash_forward"]
+        assert (flash_forward.registers, flash_forward.frame_bytes) == (69, 0)
 
     @pytest.mark.parametrize("data", [b"", b"PK", b"\x7fELF", cubin("small")[:3000]])
     def test_what_is_no_cubin(self, data: bytes) -> None:
@@ -64,46 +66,54 @@ class TestCubin:
 
 class TestDescribe:
     def test_a_compiled_kernel(self) -> None:
-        found = describe(compiled("small"), GRID, ARGS)
-        assert found == Kernel(
-            "flash_forward", "flash", Tile(64, 32, 4, 2), threads=128, registers=69, shared_memory_bytes=6144,
-            matrix_unit=MatrixUnit.WGMMA, machine=found.machine, notes=found.notes,
-        )  # fmt: skip
-        assert found.machine is not None or "nvdisasm is not found" in found.notes[0]
-        assert predict(PROBLEM, found, "h100", method="capacity").time.total_s > 0
+        description = describe(compiled("small"), GRID, ARGS)
+        assert description == Kernel(
+            "flash_forward",
+            "flash",
+            Tile(64, 32, 4, 2),
+            threads=128,
+            registers=69,
+            shared_memory_bytes=6144,
+            matrix_unit=MatrixUnit.WGMMA,
+            machine=description.machine,
+            notes=description.notes,
+        )
+        assert description.machine is not None or "nvdisasm is not found" in description.notes[0]
+        assert predict(PROBLEM, description, "h100", method="capacity").time.total_s > 0
 
     def test_turns_of_its_loop_take_time(self) -> None:
         """16 times the keys are 16 times the turns of each CTA, beside what a launch takes anyway."""
-        found = describe(compiled("small"), GRID, ARGS)
-        if found.machine is None:
+        description = describe(compiled("small"), GRID, ARGS)
+        if description.machine is None:
             pytest.skip("nvdisasm is not found")
         seconds = [
-            predict(PROBLEM.with_(seq_k=keys), found, "h100", method="capacity").time_s
+            predict(PROBLEM.with_(seq_k=keys), description, "h100", method="capacity").time_s
             for keys in (1024, 16_384)
         ]
         assert 4 < seconds[1] / seconds[0] <= 16
 
     @pytest.mark.slow
     def test_what_spills_costs_traffic_and_time(self) -> None:
-        found = describe(compiled("spilling"), GRID, ARGS)
-        assert found.matrix_unit is MatrixUnit.MMA_SYNC
-        assert found.spill is not None
+        description = describe(compiled("spilling"), GRID, ARGS)
+        assert description.matrix_unit is MatrixUnit.MMA_SYNC
+        assert description.spill is not None
         if (
-            found.machine is None
+            description.machine is None
         ):  # no tool reads the code here: the whole frame is taken to be stored once a step
-            assert found.spill == spill_of_frame(216)
+            assert description.spill == spill_of_frame(216)
         else:  # of 54 words of frame the loop stores 34; the others before it, once
-            assert (found.spill.write_per_pair, found.spill.source) == (
+            assert (description.spill.write_per_pair, description.spill.source) == (
                 34 * 4,
                 "counted in machine code",
             )
         with_, without = (
-            predict(PROBLEM, k, "a100", method="capacity") for k in (found, found.with_(spill=None))
+            predict(PROBLEM, k, "a100", method="capacity")
+            for k in (description, description.with_(spill=None))
         )
         # 34 words of 128 threads at each of 16 steps of 8 x 16 tiles, and what is stored before the loop
-        stored = 16 * found.spill.write_per_pair + found.spill.write_per_tile
+        stored = 16 * description.spill.write_per_pair + description.spill.write_per_tile
         assert with_.total("l2", "write") - without.total("l2", "write") == stored * 128 * 8 * 16
-        slow = found.with_(machine=None)
+        slow = description.with_(machine=None)
         assert (
             predict(PROBLEM, slow, "a100").time_s
             > predict(PROBLEM, slow.with_(spill=None), "a100").time_s
@@ -111,21 +121,32 @@ class TestDescribe:
 
     def test_the_drivers_word_where_there_is_no_machine_code(self) -> None:
         loaded = compiled("small", asm={}, n_regs=255, n_spills=190)
-        found = describe(loaded, GRID, ARGS)
-        assert (found.registers, found.spill, found.matrix_unit) == (255, spill_of_frame(760), None)
+        description = describe(loaded, GRID, ARGS)
+        assert (description.registers, description.spill, description.matrix_unit) == (
+            255,
+            spill_of_frame(760),
+            None,
+        )
         assert describe(compiled("small", asm={}), GRID, ARGS).registers is None  # estimated
 
-    @pytest.mark.parametrize(("grid", "order", "scheduler", "ctas"), [
-        ((16, 8, 1), Order.QUERY, Scheduler.STATIC, None),
-        ((8, 16), Order.HEAD, Scheduler.STATIC, None),
-        ((128,), Order.QUERY, Scheduler.STATIC, None),
-        ((100, 1, 1), Order.QUERY, Scheduler.PERSISTENT, 100),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("grid", "order", "scheduler", "ctas"),
+        [
+            ((16, 8, 1), Order.QUERY, Scheduler.STATIC, None),
+            ((8, 16), Order.HEAD, Scheduler.STATIC, None),
+            ((128,), Order.QUERY, Scheduler.STATIC, None),
+            ((100, 1, 1), Order.QUERY, Scheduler.PERSISTENT, 100),
+        ],
+    )
     def test_the_grid_tells_the_order(
         self, grid: tuple[int, ...], order: Order, scheduler: Scheduler, ctas: int | None
     ) -> None:
-        found = describe(compiled("small"), grid, ARGS)
-        assert (found.schedule.order, found.schedule.scheduler, found.persistent_ctas) == (
+        description = describe(compiled("small"), grid, ARGS)
+        assert (
+            description.schedule.order,
+            description.schedule.scheduler,
+            description.persistent_ctas,
+        ) == (
             order,
             scheduler,
             ctas,
@@ -147,11 +168,11 @@ class TestDescribe:
             at[axis], rest = rest % sizes[axis], rest // sizes[axis]
         head, block = place(schedule, number, blocks=32, heads=8 * batch, batch=batch)
         assert (block == at["blocks"]).all()
-        own = at["batch"] * 8 + at["heads"]
+        expected_head = at["batch"] * 8 + at["heads"]
         if axes.index("heads") < axes.index("batch") or axes[0] == "blocks":
-            assert (head == own).all()
+            assert (head == expected_head).all()
         else:  # another name for each head, the same one throughout
-            assert len(set(zip(head.tolist(), own.tolist(), strict=True))) == 8 * batch
+            assert len(set(zip(head.tolist(), expected_head.tolist(), strict=True))) == 8 * batch
 
     def test_heads_of_all_sequences_on_one_axis(self) -> None:
         problem = PROBLEM.with_(batch=4)
@@ -167,19 +188,27 @@ class TestDescribe:
         assert describe(compiled("small")).schedule.order is Order.QUERY
         assert describe(compiled("small"), (8, 16, 1), problem=PROBLEM).schedule.order is Order.HEAD
 
-    @pytest.mark.parametrize(("fn", "grid", "more", "words"), [
-        ("small", (17, 8, 1), {}, "has 136 programs; 8 heads of 16 query blocks need 128 at most"),
-        ("small", (0,), {}, "no grid"),
-        ("small", GRID, {"names": ("TILE_Q", "TILE_K")}, "lack TILE_Q, TILE_K"),
-        ("small", GRID, {"args": {"Z": 1}}, "lack H, N_CTX"),
-        (print, GRID, {}, "neither a compiled Triton kernel"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("fn", "grid", "more", "words"),
+        [
+            (
+                "small",
+                (17, 8, 1),
+                {},
+                "has 136 programs; 8 heads of 16 query blocks need 128 at most",
+            ),
+            ("small", (0,), {}, "no grid"),
+            ("small", GRID, {"names": ("TILE_Q", "TILE_K")}, "lack TILE_Q, TILE_K"),
+            ("small", GRID, {"args": {"Z": 1}}, "lack H, N_CTX"),
+            (print, GRID, {}, "neither a compiled Triton kernel"),
+        ],
+    )
     def test_bad_input(
         self, fn: Any, grid: tuple[int, ...], more: dict[str, Any], words: str
     ) -> None:
-        given = compiled(fn) if isinstance(fn, str) else fn
+        kernel_given = compiled(fn) if isinstance(fn, str) else fn
         with pytest.raises(InputError, match=words):
-            describe(given, grid, **({"args": ARGS} | more))
+            describe(kernel_given, grid, **({"args": ARGS} | more))
 
     def test_a_function_needs_a_gpu(self) -> None:
         with pytest.raises(InputError, match="gpu None"):
@@ -194,10 +223,12 @@ class TestDescribe:
         monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
         tensors = dict.fromkeys(("Q", "K", "V", "Out"), "*fp16") | {"M": "*fp32", "sm_scale": 0.1}
         constants = {"BLOCK_M": 64, "BLOCK_N": 32, "HEAD_DIM": 32, "STAGE": 1}
-        found = describe(flash_forward, GRID, ARGS | tensors | constants, gpu="h100", num_stages=2)
-        assert found.tile == Tile(64, 32, 4, 2)
-        assert found.registers
-        assert found.matrix_unit is MatrixUnit.WGMMA
+        description = describe(
+            flash_forward, GRID, ARGS | tensors | constants, gpu="h100", num_stages=2
+        )
+        assert description.tile == Tile(64, 32, 4, 2)
+        assert description.registers
+        assert description.matrix_unit is MatrixUnit.WGMMA
 
 
 class TestLaunchMetadata:
@@ -205,17 +236,19 @@ class TestLaunchMetadata:
     TILE: ClassVar = {"BLOCK_M": 64, "BLOCK_N": 64}
 
     def test_what_proton_is_told(self) -> None:
-        found = launch_metadata("h100")(GRID, self.METADATA, ARGS | self.TILE)
-        assert found["name"] == "_attn_fwd [batch=1, heads=8, tokens=1024, head_dim=32]"
-        assert found["flops16"] == 4 * 8 * 1024 * 1024 * 32
+        metadata = launch_metadata("h100")(GRID, self.METADATA, ARGS | self.TILE)
+        assert metadata["name"] == "_attn_fwd [batch=1, heads=8, tokens=1024, head_dim=32]"
+        assert metadata["flops16"] == 4 * 8 * 1024 * 1024 * 32
         # Q, K, V and O once, and the log-sum-exp: all of it stays in the L2 between its uses, and writes may too
-        assert 3 * 8 * 1024 * 32 * 2 <= found["bytes"] <= 4 * 8 * 1024 * 32 * 2 + 8 * 1024 * 4
-        assert set(found) == {"name", "flops16", "bytes"}
+        assert 3 * 8 * 1024 * 32 * 2 <= metadata["bytes"] <= 4 * 8 * 1024 * 32 * 2 + 8 * 1024 * 4
+        assert set(metadata) == {"name", "flops16", "bytes"}
 
     def test_bytes_between_sms_and_l2(self) -> None:
-        found = launch_metadata("h100", level="l2", problem=PROBLEM)(GRID, self.METADATA, self.TILE)
+        metadata = launch_metadata("h100", level="l2", problem=PROBLEM)(
+            GRID, self.METADATA, self.TILE
+        )
         # 8 x 16 tiles read 64 rows of Q and all of K and V, and write as many of O and the log-sum-exp
-        assert found["bytes"] == 8 * 16 * ((64 + 2 * 1024) * 64 + 64 * 64 + 64 * 4)
+        assert metadata["bytes"] == 8 * 16 * ((64 + 2 * 1024) * 64 + 64 * 64 + 64 * 4)
 
     def test_bad_input(self) -> None:
         with pytest.raises(InputError, match="level 'l1'"):

@@ -101,23 +101,29 @@ class TestRecordedTiles:
 
 
 class TestConfigurations:
-    @pytest.mark.parametrize(("block_m", "warps", "gpu", "unit"), [
-        (128, 4, "h100", MatrixUnit.WGMMA),
-        (32, 4, "h100", MatrixUnit.MMA_SYNC),  # a warpgroup needs 64 rows
-        (128, 4, "a100", MatrixUnit.MMA_SYNC),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("block_m", "warps", "gpu", "unit"),
+        [
+            (128, 4, "h100", MatrixUnit.WGMMA),
+            (32, 4, "h100", MatrixUnit.MMA_SYNC),  # a warpgroup needs 64 rows
+            (128, 4, "a100", MatrixUnit.MMA_SYNC),
+        ],
+    )
     def test_unit(self, block_m: int, warps: int, gpu: str, unit: MatrixUnit) -> None:
         assert unit_of(Config(block_m, 64, warps).tile, RECORDED, load_profile(gpu)) is unit
 
     def test_single_precision_runs_on_the_ordinary_units(self) -> None:
         assert unit_of(Config(64, 32).tile, RECORDED.with_(dtype="fp32"), H200) is MatrixUnit.FP32
 
-    @pytest.mark.parametrize(("config", "gpu", "words"), [
-        (Config(128, 64, 4, 2), "t4", "asynchronous copies"),
-        (Config(8, 64), "h100", "tl.dot needs 16"),
-        (Config(256, 128, 4, 1), "h100", "registers a thread, at most 255"),
-        (Config(128, 128, 8, 4), "l4", "shared memory"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("config", "gpu", "words"),
+        [
+            (Config(128, 64, 4, 2), "t4", "asynchronous copies"),
+            (Config(8, 64), "h100", "tl.dot needs 16"),
+            (Config(256, 128, 4, 1), "h100", "registers a thread, at most 255"),
+            (Config(128, 128, 8, 4), "l4", "shared memory"),
+        ],
+    )
     def test_misfits(self, config: Config, gpu: str, words: str) -> None:
         assert words in misfit(config, RECORDED, load_profile(gpu))
 
@@ -133,28 +139,36 @@ class TestConfigurations:
     )
     @settings(max_examples=examples(40), deadline=None)
     def test_what_fits_has_a_time_and_a_cta(self, config: Config, head_dim: int, gpu: str) -> None:
-        asked, profile = AttentionProblem(heads=8, seq_q=2048, head_dim=head_dim), load_profile(gpu)
-        if misfit(config, asked, profile):
-            assert try_config(config, asked, profile) == misfit(config, asked, profile)
+        attention, profile = (
+            AttentionProblem(heads=8, seq_q=2048, head_dim=head_dim),
+            load_profile(gpu),
+        )
+        if misfit(config, attention, profile):
+            assert try_config(config, attention, profile) == misfit(config, attention, profile)
             return
-        found = try_config(config, asked, profile)
-        assert isinstance(found, TimedConfig)
-        assert found.ctas_per_sm >= 1
-        assert 0 < found.time_s < 1
-        kernel = configured(config, asked, profile)
+        timed = try_config(config, attention, profile)
+        assert isinstance(timed, TimedConfig)
+        assert timed.ctas_per_sm >= 1
+        assert 0 < timed.time_s < 1
+        kernel = configured(config, attention, profile)
         assert kernel.tile == config.tile
 
     def test_the_tutorials_list(self) -> None:
         """2 x 2 tiles x 3 stages x 2 warps; no tile is large enough for eight warps, so half of them go."""
-        found = tutorial_configs()
-        assert len(found) == 12
-        assert {c.num_warps for c in found} == {4}
-        assert {(c.block_m, c.block_n) for c in found} == {(64, 32), (64, 64), (128, 32), (128, 64)}
-        assert {c.num_stages for c in found} == {3, 4, 7}
+        configs = tutorial_configs()
+        assert len(configs) == 12
+        assert {c.num_warps for c in configs} == {4}
+        assert {(c.block_m, c.block_n) for c in configs} == {
+            (64, 32),
+            (64, 64),
+            (128, 32),
+            (128, 64),
+        }
+        assert {c.num_stages for c in configs} == {3, 4, 7}
 
     def test_rank_is_sorted_and_refuses_a_backward(self) -> None:
-        found = rank(RECORDED, "a100")
-        assert [t.time_s for t in found] == sorted(t.time_s for t in found)
+        ranked = rank(RECORDED, "a100")
+        assert [t.time_s for t in ranked] == sorted(t.time_s for t in ranked)
         with pytest.raises(InputError, match=r"^passes bwd"):
             rank(RECORDED.with_(passes="bwd"), "a100")
 
@@ -188,27 +202,33 @@ class TestCommand:
 
     def test_the_list_is_python(self, capsys: pytest.CaptureFixture[str]) -> None:
         text = self.run(capsys, "--gpu", "h200", "--top", "3")
-        made: list[tuple[dict[str, int], int, int]] = []
+        configs: list[tuple[dict[str, int], int, int]] = []
 
         def record(kwargs: dict[str, int], num_warps: int, num_stages: int) -> None:
-            made.append((kwargs, num_warps, num_stages))
+            configs.append((kwargs, num_warps, num_stages))
 
         names: dict[str, Any] = {"triton": SimpleNamespace(Config=record)}
         exec(
             compile(text.replace("import triton\n", ""), "configs", "exec"), names
         )  # what a user would paste
         best = rank(RECORDED, H200)[:3]
-        assert made == [({"BLOCK_M": t.config.block_m, "BLOCK_N": t.config.block_n}, t.config.num_warps,
-                         t.config.num_stages) for t in best]  # fmt: skip
+        assert configs == [
+            (
+                {"BLOCK_M": t.config.block_m, "BLOCK_N": t.config.block_n},
+                t.config.num_warps,
+                t.config.num_stages,
+            )
+            for t in best
+        ]
         assert len(names["configs"]) == 3
 
     def test_the_tutorials_list_is_ranked_alone(self, capsys: pytest.CaptureFixture[str]) -> None:
-        asked = [
+        arguments = [
             part
             for word in self.ASKED
             for part in ((word, "tutorial") if word == "--triton" else (word,))
         ]
-        assert main([*asked, "--gpu", "h200", "--format", "json"]) == 0
+        assert main([*arguments, "--gpu", "h200", "--format", "json"]) == 0
         rows = json.loads(capsys.readouterr().out)["triton"]
         assert {r["num_stages"] for r in rows} <= {3, 4, 7}
         assert {r["num_warps"] for r in rows} == {4}
@@ -229,18 +249,26 @@ class TestCommand:
         assert lines[0].startswith("profile,seq_q,seq_k,BLOCK_M,BLOCK_N,num_warps,num_stages")
         assert len(lines) == 3
 
-    @pytest.mark.parametrize("more", [
-        ("--pass", "bwd"), ("--rejected",), ("--format", "md"), ("--matrix-unit", "wgmma"), ("--top", "0"),
-        ("--triton", "best"), ("--triton", ""),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        "more",
+        [
+            ("--pass", "bwd"),
+            ("--rejected",),
+            ("--format", "md"),
+            ("--matrix-unit", "wgmma"),
+            ("--top", "0"),
+            ("--triton", "best"),
+            ("--triton", ""),
+        ],
+    )
     def test_bad_input(self, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]) -> None:
         refused(capsys, [*self.ASKED, *more])
 
 
 def test_timed_configs_are_plain() -> None:
-    found = try_config(Config(64, 64), RECORDED, H200)
-    assert isinstance(found, TimedConfig)
-    assert found.shared_memory_bytes == 57344
+    timed = try_config(Config(64, 64), RECORDED, H200)
+    assert isinstance(timed, TimedConfig)
+    assert timed.shared_memory_bytes == 57344
 
 
 class TestWaits:
@@ -249,14 +277,19 @@ class TestWaits:
     WIDE = AttentionProblem(heads=32, kv_heads=8, seq_q=4096, head_dim=128, dtype="bf16")
 
     def time(self, config: Config, gpu: str = "h200", name: str = "triton") -> float:
-        found = try_config(config, self.WIDE, load_profile(gpu), name)
-        assert isinstance(found, TimedConfig)
-        return found.time_s
+        timed = try_config(config, self.WIDE, load_profile(gpu), name)
+        assert isinstance(timed, TimedConfig)
+        return timed.time_s
 
-    @pytest.mark.parametrize(("block_m", "block_n", "warps", "measured"), [
-        (128, 128, 8, 0.6119 / 0.5467), (256, 64, 8, 0.6154 / 0.5304), (128, 64, 8, 0.7006 / 0.5755),
-        (64, 128, 4, 0.8350 / 0.6977),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("block_m", "block_n", "warps", "measured"),
+        [
+            (128, 128, 8, 0.6119 / 0.5467),
+            (256, 64, 8, 0.6154 / 0.5304),
+            (128, 64, 8, 0.7006 / 0.5755),
+            (64, 128, 4, 0.8350 / 0.6977),
+        ],
+    )
     def test_two_warpgroups_that_wait_for_a_load_take_no_turns(
         self, block_m: int, block_n: int, warps: int, measured: float
     ) -> None:
@@ -294,9 +327,9 @@ class TestWaits:
     def test_others_best_tiles(self) -> None:
         """IBM's on an A100 and an H100: two problems of three have theirs among the first five; times from 256 tokens
         on are within 12 %, but one."""
-        found = list(load_script("benchmarks/picks.py").published())
-        assert len(found) == 26
-        assert sum(int(row[5].split()[0]) <= 5 for row in found) >= 21
-        ratios = [float(row[6]) for row in found if int(row[1].replace(",", "")) >= 256]
+        picks = list(load_script("benchmarks/picks.py").published())
+        assert len(picks) == 26
+        assert sum(int(row[5].split()[0]) <= 5 for row in picks) >= 21
+        ratios = [float(row[6]) for row in picks if int(row[1].replace(",", "")) >= 256]
         assert len(ratios) == 18
         assert sorted(abs(ratio - 1) for ratio in ratios)[-2] <= 0.12

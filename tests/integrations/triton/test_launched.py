@@ -61,7 +61,8 @@ def test_a_kernel_that_is_launched_by_itself_is_counted_too() -> None:
 
 @triton.jit
 def gather_rows(x, index, y, columns, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
-    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
     source = tl.load(index + row)
     tl.store(y + row * columns + at, tl.load(x + source * columns + at))
 

@@ -34,23 +34,26 @@ class TestStreaming:
             streaming_mask(*values)
 
     def test_bytes_follow_the_kept_chunks(self) -> None:
-        asked = RECORDED.with_(
+        attention = RECORDED.with_(
             heads=2, kv_heads=2, mask="blocks", mask_blocks=streaming_mask(4096, 128, 3)
         )
-        kernel = resolve("triton-streaming", asked, load_profile("h100"))
+        kernel = resolve("triton-streaming", attention, load_profile("h100"))
         assert str(kernel.tile) == "128x128"
-        found = count(plan(asked, kernel))
+        counts = count(plan(attention, kernel))
         # 32 chunks: 1 + 2 + 3 + 29 x 4 blocks of 128 x 64 x 2 bytes, two heads
-        assert found.total("l2", "read", tensor="K") == (1 + 2 + 3 + 29 * 4) * 128 * 64 * 2 * 2
+        assert counts.total("l2", "read", tensor="K") == (1 + 2 + 3 + 29 * 4) * 128 * 64 * 2 * 2
 
-    @pytest.mark.parametrize(("gpu", "dtype", "head_dim", "tile", "warps"), [
-        ("h100", "bf16", 64, "128x128", 4),
-        ("h100", "bf16", 128, "128x64", 8),
-        ("h100", "fp16", 128, "128x128", 8),
-        ("a100", "bf16", 128, "128x64", 8),
-        ("a100", "fp32", 256, "64x16", 4),
-        ("t4", "fp16", 128, "64x32", 4),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("gpu", "dtype", "head_dim", "tile", "warps"),
+        [
+            ("h100", "bf16", 64, "128x128", 4),
+            ("h100", "bf16", 128, "128x64", 8),
+            ("h100", "fp16", 128, "128x128", 8),
+            ("a100", "bf16", 128, "128x64", 8),
+            ("a100", "fp32", 256, "64x16", 4),
+            ("t4", "fp16", 128, "64x32", 4),
+        ],
+    )
     def test_tiles_and_order(
         self, gpu: str, dtype: str, head_dim: int, tile: str, warps: int
     ) -> None:

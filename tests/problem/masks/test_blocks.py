@@ -49,7 +49,8 @@ CASES = {"flash": flash_cases, "flash1": flash1_cases, "naive": naive_cases}
 @st.composite
 def block_masks(draw: st.DrawFn, seq_q: int, seq_k: int) -> BlockMask:
     """Any blocks of any size, ragged at the ends, some in a second walk; rows and columns may be empty."""
-    block_q, block_k = draw(st.integers(1, 24)), draw(st.integers(1, 24))
+    block_q = draw(st.integers(1, 24))
+    block_k = draw(st.integers(1, 24))
     shape = -(-seq_q // block_q), -(-seq_k // block_k)
     density = draw(st.sampled_from((0.0, 0.1, 0.3, 0.7, 1.0)))
     generator = np.random.default_rng(draw(st.integers(0, 1 << 20)))
@@ -80,12 +81,12 @@ def sparse_cases(draw: st.DrawFn, algorithm: str, passes: str) -> tuple[Attentio
             }
         else:
             values["mask_stride"] = draw(st.none() | st.integers(1, 6))
-    made = problem.with_(**values)
-    most = -(-made.seq_k // kernel.tile.block_k)
+    drawn = problem.with_(**values)
+    limit = -(-drawn.seq_k // kernel.tile.block_k)
     options = kernel.options
     if isinstance(options, Flash1Options):
         options = replace(options, to_the_letter=True)
-    return made, kernel.with_(splits=min(kernel.splits, most), options=options)
+    return drawn, kernel.with_(splits=min(kernel.splits, limit), options=options)
 
 
 @pytest.mark.parametrize("passes", quick_first(["fwd+bwd", "fwd", "bwd"], 1))
@@ -111,7 +112,8 @@ def test_lowered_bytes_and_loops(algorithm: str, data: st.DataObject) -> None:
         d = launch.domain
         assert low.indices is not None
         tile, other = loop_steps(low)
-        block, head = low.block[tile].astype(int), low.head[tile].astype(int)
+        block = low.block[tile].astype(int)
+        head = low.head[tile].astype(int)
         if launch.outer in (Outer.KEY, Outer.HEAD):
             pairs = list(zip(head.tolist(), other.tolist(), block.tolist(), strict=True))
         else:
@@ -120,20 +122,24 @@ def test_lowered_bytes_and_loops(algorithm: str, data: st.DataObject) -> None:
             )
         steps = d.visited.by_query()
         assert steps.indices is not None
-        kept = [
+        pairs_kept = [
             (i, int(j))
             for i in range(d.query_blocks)
             for j in steps.indices[steps.first[i] :][: steps.count[i]]
         ]
-        assert sorted(pairs) == sorted((h, i, j) for h in range(d.grid_heads) for i, j in kept)
+        assert sorted(pairs) == sorted(
+            (h, i, j) for h in range(d.grid_heads) for i, j in pairs_kept
+        )
 
 
 @SLOW
 @given(data=st.data())
 def test_a_tile_is_visited_when_it_overlaps_a_kept_block(data: st.DataObject) -> None:
     """Finer, coarser and unaligned tiles, rows packed by several heads: by looking at every pair."""
-    seq_q, seq_k = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 60))
-    mask, pack = data.draw(block_masks(seq_q, seq_k)), data.draw(st.integers(1, 3))
+    seq_q = data.draw(st.integers(1, 60))
+    seq_k = data.draw(st.integers(1, 60))
+    mask = data.draw(block_masks(seq_q, seq_k))
+    pack = data.draw(st.integers(1, 3))
     tile = data.draw(st.tuples(st.integers(1, 40), st.integers(1, 40)))
     d = Domain(1, 1, seq_q * pack, seq_k, *tile, mask=mask, pack=pack)
     pairs = np.repeat(np.repeat(dense_blocks(mask), mask.block_q, 0), mask.block_k, 1)[
@@ -179,17 +185,16 @@ def test_a_list_equal_to_an_interval_gives_the_same_bytes(
     mask: IntervalMask, data: st.DataObject
 ) -> None:
     """Blocks of one row and one key are the interval itself: every access of every tile moves the same bytes."""
-    seq_q, seq_k = data.draw(st.integers(1, 50)), data.draw(st.integers(1, 50))
-    made = BlockMask.covering(mask, seq_q, seq_k, 1, 1)
-    tile, splits = (
-        data.draw(st.tuples(st.integers(1, 20), st.integers(1, 20))),
-        data.draw(st.integers(1, 4)),
-    )
+    seq_q = data.draw(st.integers(1, 50))
+    seq_k = data.draw(st.integers(1, 50))
+    block_mask = BlockMask.covering(mask, seq_q, seq_k, 1, 1)
+    tile = data.draw(st.tuples(st.integers(1, 20), st.integers(1, 20)))
+    splits = data.draw(st.integers(1, 4))
     interval = Domain(1, 1, seq_q, seq_k, *tile, mask=mask, splits=splits)
-    listed = replace(interval, mask=made)
-    assert made.kept_pairs(seq_q, seq_k) == mask.kept_pairs(seq_q, seq_k)
-    assert made.kept_keys(seq_q, seq_k) == mask.kept_keys(seq_q, seq_k)
-    assert made.leaves_rows_empty(seq_q, seq_k) == mask.leaves_rows_empty(seq_q, seq_k)
+    listed = replace(interval, mask=block_mask)
+    assert block_mask.kept_pairs(seq_q, seq_k) == mask.kept_pairs(seq_q, seq_k)
+    assert block_mask.kept_keys(seq_q, seq_k) == mask.kept_keys(seq_q, seq_k)
+    assert block_mask.leaves_rows_empty(seq_q, seq_k) == mask.leaves_rows_empty(seq_q, seq_k)
     matrices = {
         Rows.QUERY: Tensor("X", 1, 1, seq_q, 8, 2, Role.INPUT),
         Rows.KEY: Tensor("X", 1, 1, seq_k, 8, 2, Role.INPUT),
@@ -219,9 +224,9 @@ def test_the_replay_of_an_interval_as_a_list_is_the_same(mask: str, passes: str)
     profile = load_profile("h200-sxm")
     window = 300 if mask == "window" else None
     problem = AttentionProblem(heads=4, seq_q=2000, mask=mask, window=window, passes=passes)
-    made = BlockMask.covering(problem.interval_mask, 2000, 2000, 1, 1)
+    block_mask = BlockMask.covering(problem.interval_mask, 2000, 2000, 1, 1)
     kernel = Kernel("flash", "flash", Tile(128, 64))
-    listed = problem.with_(mask="blocks", window=None, mask_blocks=made)
+    listed = problem.with_(mask="blocks", window=None, mask_blocks=block_mask)
     a, b = (predict(p, kernel, profile, method="replay") for p in (problem, listed))
     assert a.replay is not None
     assert b.replay is not None
@@ -234,23 +239,25 @@ def test_conservation_in_the_replay(word: str) -> None:
     """What HBM gives lies between every needed byte once and every access; each input is read at least once."""
     more = {"window": 700, "global_tokens": 256} if word.startswith("window") else {}
     problem = AttentionProblem(heads=8, seq_q=8192, mask=word, passes="fwd+bwd", **more)
-    found = predict(problem, "flash", "h200-sxm", method="replay")
-    read, moved = found.traffic.total("hbm", "read"), found.traffic.total("l2", "read")
-    inputs = sum(t.bytes for t in found.chain.role(Role.INPUT))
-    assert inputs <= read <= moved
+    prediction = predict(problem, "flash", "h200-sxm", method="replay")
+    read = prediction.traffic.total("hbm", "read")
+    l2_bytes = prediction.traffic.total("l2", "read")
+    inputs = sum(t.bytes for t in prediction.chain.role(Role.INPUT))
+    assert inputs <= read <= l2_bytes
     for tensor in ("Q", "K", "V"):
         assert (
-            found.traffic.total("hbm", "read", tensor=tensor) >= found.chain.tensors[tensor].bytes
+            prediction.traffic.total("hbm", "read", tensor=tensor)
+            >= prediction.chain.tensors[tensor].bytes
         )
 
 
 def test_a_trace_follows_the_lists() -> None:
     """What heads have in use at once is at most the K and V of them all, though the first and last block are apart."""
     problem = AttentionProblem(heads=4, seq_q=4096, mask="butterfly")
-    found = predict(
+    prediction = predict(
         problem, "flash", "h200-sxm", method="replay", overrides=Overrides(tile=(128, 128))
     )
-    launch = trace(found).launch("main")
+    launch = trace(prediction).launch("main")
     assert launch.peak_in_use_bytes is not None
     assert 0 < launch.peak_in_use_bytes <= 4 * 4096 * 64 * 2 * 2
     tiles = np.arange(launch.ctas.tiles)
@@ -294,14 +301,18 @@ def test_patterns_are_their_definitions(data: st.DataObject) -> None:
         "global_tokens": data.draw(st.integers(0, 90)),
     }
     other = {"mask_stride": data.draw(st.none() | st.integers(1, 9))}
-    problem = AttentionProblem(seq_q=data.draw(st.integers(1, 90)), mask=word, mask_block=data.draw(st.integers(1, 30)),
-                               **(values if word.startswith("window") else other))  # fmt: skip
-    kept = dense_mask(problem)
+    problem = AttentionProblem(
+        seq_q=data.draw(st.integers(1, 90)),
+        mask=word,
+        mask_block=data.draw(st.integers(1, 30)),
+        **(values if word.startswith("window") else other),
+    )
+    kept_pairs = dense_mask(problem)
     n = np.arange(problem.seq_q)
-    assert np.array_equal(problem.pair_mask.keeps(n[:, None], n[None, :]), kept)
-    assert problem.pair_mask.kept_pairs(problem.seq_q, problem.seq_k) == int(kept.sum())
-    assert problem.matmul_flops() == 4 * 64 * int(kept.sum())
-    assert problem.exp_count() == int(kept.sum())
+    assert np.array_equal(problem.pair_mask.keeps(n[:, None], n[None, :]), kept_pairs)
+    assert problem.pair_mask.kept_pairs(problem.seq_q, problem.seq_k) == int(kept_pairs.sum())
+    assert problem.matmul_flops() == 4 * 64 * int(kept_pairs.sum())
+    assert problem.exp_count() == int(kept_pairs.sum())
 
 
 def test_the_count_follows_the_kept_blocks() -> None:
@@ -342,17 +353,20 @@ def test_flex_matches_its_recorded_row() -> None:
     problem = AttentionProblem(
         heads=16, seq_q=16384, head_dim=128, dtype="bf16", mask="window", window=1024
     )
-    found = predict(problem, "flex", "h200-sxm", method="replay")
+    prediction = predict(problem, "flex", "h200-sxm", method="replay")
     # a head visits 1 + 2 + .. + 8 + 120 x 9 = 1,116 blocks of 128 keys, K and V: 512 bytes a key; Q once; 128 B a CTA
     assert (
-        found.traffic.total("l2", "read") == 16 * (1116 * 128 * 512 + 16384 * 256) + 16 * 128 * 128
+        prediction.traffic.total("l2", "read")
+        == 16 * (1116 * 128 * 512 + 16384 * 256) + 16 * 128 * 128
     )
     for level, way, measured, within in (
-        ("l2", "read", 1_237_624_000, 1e-3), ("l2", "write", 68_157_000, 1e-3),
-        ("hbm", "read", 201_400_000, 0.01), ("hbm", "write", 60_521_984, 0.05),
-    ):  # fmt: skip
-        assert abs(found.traffic.total(level, way) / measured - 1) < within
-    assert found.kernel.tile == Tile(128, 64, 8, 3)
+        ("l2", "read", 1_237_624_000, 1e-3),
+        ("l2", "write", 68_157_000, 1e-3),
+        ("hbm", "read", 201_400_000, 0.01),
+        ("hbm", "write", 60_521_984, 0.05),
+    ):
+        assert abs(prediction.traffic.total(level, way) / measured - 1) < within
+    assert prediction.kernel.tile == Tile(128, 64, 8, 3)
 
 
 def recorded() -> list[Row]:
@@ -368,13 +382,13 @@ def test_flex_matches_counters_on_irregular_masks(row: Row) -> None:
     """The kernel was described before these rows were measured. SM<->L2 bytes follow from the lists, HBM bytes from
     the order in which CTAs walk them."""
     problem = problem_of(row)
-    found = predict(problem, "flex", "h200-sxm", method="replay")
+    prediction = predict(problem, "flex", "h200-sxm", method="replay")
     near = {"l2_read": 2e-4, "l2_write": 1e-4, "hbm_read": 0.10, "hbm_write": 0.05}
     for quantity, within in near.items():
         level, way = quantity.split("_")
         measured = row.measured[quantity]
         allowed = max(within * measured, 2e6 if quantity == "hbm_write" else 0)
-        assert abs(found.traffic.total(level, way) - measured) <= allowed, quantity
+        assert abs(prediction.traffic.total(level, way) - measured) <= allowed, quantity
 
 
 def test_notes_name_masks() -> None:
@@ -417,17 +431,24 @@ def test_predict_reads_a_mask_from_a_file(
     np.save(path, np.eye(8, dtype=bool))
     words = ["--kernel", "flash", "--seq-len", "512", "--heads", "2", "--format", "json"]
     assert main(["predict", "--mask-file", str(path), "--mask-block", "64", *words]) == 0
-    made = json.loads(capsys.readouterr().out)["predictions"][0]
-    assert made["problem"]["mask"] == "blocks"
-    keys = [r["bytes"] for r in made["traffic"] if r["level"] == "l2" and r["tensor"] == "K"]
+    prediction = json.loads(capsys.readouterr().out)["predictions"][0]
+    assert prediction["problem"]["mask"] == "blocks"
+    keys = [r["bytes"] for r in prediction["traffic"] if r["level"] == "l2" and r["tensor"] == "K"]
     # tiles of 128 rows overlap two blocks of 64: 4 x 128 keys of 128 columns in 2 bytes, 2 heads
     assert keys == [2 * 4 * 128 * 128 * 2]
     assert main(["predict", "--mask-file", str(path), *words]) == 2
     assert "--mask-block" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["--mask", "butterfly", "--causal"], ["--mask-block", "8x"], ["--mask-block", "x"],
-                                   ["--mask", "strided", "--mask-block", "8x9"]])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--mask", "butterfly", "--causal"],
+        ["--mask-block", "8x"],
+        ["--mask-block", "x"],
+        ["--mask", "strided", "--mask-block", "8x9"],
+    ],
+)
 def test_bad_options_end_with_2(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code = main(["predict", "--kernel", "flash", "--seq-len", "64", *words])
@@ -470,15 +491,15 @@ def test_the_formula_stands_beside_proposition_4(capsys: pytest.CaptureFixture[s
         )
         == 0
     )
-    found = json.loads(capsys.readouterr().out)["formula"]
-    assert found["theta"]["source"] == "arXiv 2205.14135, Proposition 4"
-    assert found["theta"]["ratio"]["text"] == "8"
-    beside = found["sparse"]
+    formula = json.loads(capsys.readouterr().out)["formula"]
+    assert formula["theta"]["source"] == "arXiv 2205.14135, Proposition 4"
+    assert formula["theta"]["ratio"]["text"] == "8"
+    beside = formula["sparse"]
     assert (beside["kept_blocks"], beside["blocks"], beside["fast_elements"]) == (192, 1024, 32768)
     assert beside["theta_elements"] == 4096 * 64 + 4096**2 * 64**2 * 3 / 16 / 32768
-    moved = 2 * 2 * 4096 * 64 + 2 * 192 * 128 * 64 * 2 + 4 * 4096  # Q and O; K and V; LSE
-    assert sum(found["totals"][way]["bytes"] for way in ("read", "write")) == moved
-    assert beside["times_above"] == pytest.approx(moved / 2 / beside["theta_elements"])
+    bytes_by_hand = 2 * 2 * 4096 * 64 + 2 * 192 * 128 * 64 * 2 + 4 * 4096  # Q and O; K and V; LSE
+    assert sum(formula["totals"][way]["bytes"] for way in ("read", "write")) == bytes_by_hand
+    assert beside["times_above"] == pytest.approx(bytes_by_hand / 2 / beside["theta_elements"])
 
 
 @pytest.mark.slow
@@ -487,28 +508,33 @@ def test_a_report_draws_density_against_bytes_and_time() -> None:
     problems = tuple(
         AttentionProblem(heads=2, seq_q=n, mask="butterfly", head_dim=64) for n in (1024, 4096)
     )
-    made = build(CaseGrid.of(("h200",), ("flash", "fa2"), problems))
-    figure = made.figure("density")
+    chain = build(CaseGrid.of(("h200",), ("flash", "fa2"), problems))
+    figure = chain.figure("density")
     frame = figure.table.to_pandas()
     assert set(frame["kernel"]) == {"flash"}  # fa2 takes no lists: an omission
     assert frame["kept_fraction"].tolist() == [8 * 4 / 64, 32 * 6 / 1024]
     for row in frame.itertuples():
         assert row.l2_share == row.l2_bytes / row.dense_l2_bytes
-        assert all(line in made.commands for line in row.commands.split())
+        assert all(line in chain.commands for line in row.commands.split())
         assert 0 < row.time_share <= 1
     assert {p.title for p in figure.panels} == {
         f"h200-sxm, {n}" for n in ("SM<->L2 bytes", "HBM bytes", "time")
     }
-    assert "Block-sparse over dense" in render(made, "md")
+    assert "Block-sparse over dense" in render(chain, "md")
     dense = build(CaseGrid.of(("h200",), ("flash",), (AttentionProblem(heads=2, seq_q=1024),)))
     with pytest.raises(KeyError):
         dense.figure("density")
 
 
-@pytest.mark.parametrize("values", [
-    {"mask": "butterfly", "mask_block": 64, "mask_stride": 4}, {"mask": "window+global", "window": 100},
-    {"seq_lens": (64, 20), "mask": "causal"}, {"seq_lens": (64, 20), "seq_lens_k": (5, 6)},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"mask": "butterfly", "mask_block": 64, "mask_stride": 4},
+        {"mask": "window+global", "window": 100},
+        {"seq_lens": (64, 20), "mask": "causal"},
+        {"seq_lens": (64, 20), "seq_lens_k": (5, 6)},
+    ],
+)
 def test_a_reports_line_gives_the_problem_back(values: dict[str, Any]) -> None:
     sizes = {} if "seq_lens" in values else {"seq_q": 512}
     problem = AttentionProblem(heads=2, **sizes, **values)

@@ -40,14 +40,14 @@ def test_a_mask_from_flex_attention(tmp_path: Path) -> None:
     flex = pytest.importorskip(
         "torch.nn.attention.flex_attention", reason="torch, which makes the mask, is missing"
     )
-    made = flex.create_block_mask(
+    block_mask = flex.create_block_mask(
         lambda b, h, q, k: (q >= k) & (q - k <= 300), None, None, 1000, 1000, device="cpu"
     )
     names = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
     np.savez(
         tmp_path / "b.npz",
-        BLOCK_SIZE=made.BLOCK_SIZE,
-        **{n: getattr(made, n).numpy() for n in names},
+        BLOCK_SIZE=block_mask.BLOCK_SIZE,
+        **{n: getattr(block_mask, n).numpy() for n in names},
     )
     loaded = load_block_mask(str(tmp_path / "b.npz"), 1000, 1000)
     covering = BlockMask.covering(IntervalMask(300, 0, 0), 1000, 1000, 128, 128)
@@ -77,13 +77,18 @@ BAD_FILES = [
     (_arrays(kv_num_blocks=np.array([1.0, 2.0])), "kv_num_blocks has dtype float64"),
     (_arrays(kv_indices=np.array([[0, 1], [0, 2]])), "names block 2; accepted: 0 to 1"),
     (_arrays(kv_indices=np.array([[0, 1], [1, 1]])), "names 1 blocks twice"),
-    (_arrays(kv_indices=np.zeros((1, 2, 2, 2), dtype=int), kv_num_blocks=np.ones((1, 2, 2), dtype=int)),
-     "kv_num_blocks has shape 1x2x2; accepted: one mask for all heads"),
+    (
+        _arrays(
+            kv_indices=np.zeros((1, 2, 2, 2), dtype=int),
+            kv_num_blocks=np.ones((1, 2, 2), dtype=int),
+        ),
+        "kv_num_blocks has shape 1x2x2; accepted: one mask for all heads",
+    ),
     ({"other": np.zeros(3)}, "holds other; accepted: mask, or kv_num_blocks and kv_indices"),
     ({"mask": np.ones((2, 3), dtype=bool), "BLOCK_SIZE": 8}, "mask is 2x3, 16 queries"),
     ({"mask": np.ones((2, 2)), "BLOCK_SIZE": 8}, "mask has dtype float64"),
     ({"mask": np.full((2, 2), 2), "BLOCK_SIZE": 8}, "mask has dtype int64; accepted: booleans"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("arrays", "message"), BAD_FILES)
@@ -100,9 +105,14 @@ def test_bad_files_are_refused_in_one_line(
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), (b"", "is not read"), (b"PK\x03\x04 no zip", "is not read"),
-     (b"\x93NUMPY\x01\x00nonsense", "is not read"), (b"hello", "is not read")],
-)  # fmt: skip
+    [
+        (None, "cannot be read"),
+        (b"", "is not read"),
+        (b"PK\x03\x04 no zip", "is not read"),
+        (b"\x93NUMPY\x01\x00nonsense", "is not read"),
+        (b"hello", "is not read"),
+    ],
+)
 def test_files_that_hold_no_mask(content: bytes | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "m.npy"
     if content is not None:
@@ -164,11 +174,16 @@ def test_too_many_blocks_are_refused_before_they_are_made(monkeypatch: pytest.Mo
         window_global(64, 1, 64, 0)
 
 
-@pytest.mark.parametrize("values", [
-    {"mask": "butterfly", "mask_block": 8, "mask_stride": 2}, {"mask": "strided", "mask_block": 4},
-    {"mask": "window+global", "window": 9, "mask_block": 4}, {"mask": "blocks", "mask_blocks": strided(64, 8)},
-    {"mask": "blocks", "mask_blocks": BlockMask.covering(IntervalMask(9, 0, 0), 64, 64, 4, 8)},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"mask": "butterfly", "mask_block": 8, "mask_stride": 2},
+        {"mask": "strided", "mask_block": 4},
+        {"mask": "window+global", "window": 9, "mask_block": 4},
+        {"mask": "blocks", "mask_blocks": strided(64, 8)},
+        {"mask": "blocks", "mask_blocks": BlockMask.covering(IntervalMask(9, 0, 0), 64, 64, 4, 8)},
+    ],
+)
 def test_a_problem_survives_its_dictionary(values: dict[str, Any]) -> None:
     problem = AttentionProblem(seq_q=64, **values)
     again = AttentionProblem.from_dict(json.loads(json.dumps(problem.to_dict())))

@@ -39,17 +39,24 @@ sides = st.none() | st.integers(-1, 40)
 def local_mask(seq_q: int, seq_k: int, left: int, right: int) -> npt.NDArray[np.bool_]:
     """What flash_attn_func(window_size=(left, right)) keeps, as its tests build it; -1 is no bound."""
     row, col = np.arange(seq_q)[:, None] + seq_k - seq_q, np.arange(seq_k)[None, :]
-    kept = np.ones((seq_q, seq_k), dtype=np.bool_)
+    kept_pairs = np.ones((seq_q, seq_k), dtype=np.bool_)
     if left >= 0:
-        kept &= col >= row - left
+        kept_pairs &= col >= row - left
     if right >= 0:
-        kept &= col <= row + right
-    return kept
+        kept_pairs &= col <= row + right
+    return kept_pairs
 
 
 @settings(deadline=None, max_examples=examples(150))
-@given(seq_q=st.integers(1, 40), seq_k=st.integers(1, 40), left=st.integers(-1, 45), right=st.integers(-1, 45),
-       causal=st.booleans(), block_q=st.integers(1, 16), block_k=st.integers(1, 16))  # fmt: skip
+@given(
+    seq_q=st.integers(1, 40),
+    seq_k=st.integers(1, 40),
+    left=st.integers(-1, 45),
+    right=st.integers(-1, 45),
+    causal=st.booleans(),
+    block_q=st.integers(1, 16),
+    block_k=st.integers(1, 16),
+)
 def test_the_mask_is_flash_attentions(
     seq_q: int, seq_k: int, left: int, right: int, causal: bool, block_q: int, block_k: int
 ) -> None:
@@ -57,18 +64,23 @@ def test_the_mask_is_flash_attentions(
         return  # no window at all
     given_right = None if causal and right < 0 else right
     mask = "causal" if causal else "window"
-    problem = AttentionProblem(seq_q=seq_q, seq_k=seq_k, mask=mask, window=None if left < 0 else left,
-                               window_right=given_right)  # fmt: skip
+    problem = AttentionProblem(
+        seq_q=seq_q,
+        seq_k=seq_k,
+        mask=mask,
+        window=None if left < 0 else left,
+        window_right=given_right,
+    )
     wanted = local_mask(
         seq_q, seq_k, left, 0 if causal else right
     )  # mha_fwd: if (is_causal) window_size_right = 0
     assert (dense(problem.pair_mask, seq_q, seq_k) == wanted).all()
     assert (dense_mask(problem) == wanted).all()
-    kept = problem.pair_mask
-    assert kept.kept_pairs(seq_q, seq_k) == wanted.sum()
-    assert kept.kept_queries(seq_q, seq_k) == wanted.any(axis=1).sum()
-    assert kept.leaves_rows_empty(seq_q, seq_k) == (not wanted.any(axis=1).all())
-    visited = kept.key_blocks(seq_q, seq_k, block_q, block_k, 1)
+    pair_mask = problem.pair_mask
+    assert pair_mask.kept_pairs(seq_q, seq_k) == wanted.sum()
+    assert pair_mask.kept_queries(seq_q, seq_k) == wanted.any(axis=1).sum()
+    assert pair_mask.leaves_rows_empty(seq_q, seq_k) == (not wanted.any(axis=1).all())
+    visited = pair_mask.key_blocks(seq_q, seq_k, block_q, block_k, 1)
     for n, (first, end) in enumerate(zip(visited.first, visited.end, strict=True)):
         columns = np.flatnonzero(wanted[n * block_q : (n + 1) * block_q].any(axis=0))
         assert (end - first == 0) == (columns.size == 0)
@@ -92,8 +104,16 @@ def test_readers_agree(algorithm: str, data: st.DataObject) -> None:
 
 def test_the_output_is_torchs() -> None:
     torch = pytest.importorskip("torch")
-    problem = AttentionProblem(heads=2, seq_q=37, seq_k=53, head_dim=8, dtype="fp32", mask="window", window=6,
-                               window_right=9)  # fmt: skip
+    problem = AttentionProblem(
+        heads=2,
+        seq_q=37,
+        seq_k=53,
+        head_dim=8,
+        dtype="fp32",
+        mask="window",
+        window=6,
+        window_right=9,
+    )
     done = execute(problem, Kernel("flash", "flash", Tile(16, 8)), seed=3)
     q, k, v = (torch.from_numpy(np.asarray(done.inputs[n], dtype=np.float64)) for n in "QKV")
     mask = torch.from_numpy(local_mask(37, 53, 6, 9))
@@ -109,7 +129,7 @@ def test_bytes_by_hand() -> None:
     chain = plan(problem, Kernel("flash", "flash", Tile(64, 32)))
     visited = 3 + 5 + 5 + 4  # keys 0..83, 24..147, 88..211, 152..255
     assert chain.launches[0].domain.visited.count.tolist() == [3, 5, 5, 4]
-    read = sum(moved for key, moved in table(count(chain)).items() if key[2] == "read")
+    read = sum(n_bytes for key, n_bytes in table(count(chain)).items() if key[2] == "read")
     assert read == (256 + 2 * visited * 32) * 16 * 2  # Q once, K and V of every visited block
 
 
@@ -137,13 +157,13 @@ def test_the_leading_term_counts_both_sides() -> None:
     ],
 )
 def test_one_mask_has_one_form(words: dict[str, Any], same: dict[str, Any]) -> None:
-    one, other = AttentionProblem(**words), AttentionProblem(**same)
-    assert one == other
-    assert one.to_dict() == other.to_dict()
+    first, other = AttentionProblem(**words), AttentionProblem(**same)
+    assert first == other
+    assert first.to_dict() == other.to_dict()
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ({"mask": "window"}, "window"),
         ({"mask": "window", "window_right": -1}, "window_right -1 bounds nothing"),
@@ -156,10 +176,10 @@ def test_one_mask_has_one_form(words: dict[str, Any], same: dict[str, Any]) -> N
         ({"mask": "butterfly", "window": 3}, "window 3 contradicts mask 'butterfly'"),
     ],
 )
-def test_what_is_no_window_is_refused(words: dict[str, Any], told: str) -> None:
+def test_what_is_no_window_is_refused(words: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as error:
         AttentionProblem(seq_q=512, **words)
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(("window", "right"), [(None, 7), (12, None), (12, 7), (12, -1), (0, 0)])
@@ -182,10 +202,10 @@ def test_a_problem_survives_json_and_the_command_line(
         ]
     )
     assert main(shlex.split(words)) == 0
-    made = json.loads(capsys.readouterr().out)["predictions"][0]["problem"]
-    assert made == written
-    assert made["mask"] == "window"
-    assert ("window_right" in made) == (right not in (None, 0))
+    printed_problem = json.loads(capsys.readouterr().out)["predictions"][0]["problem"]
+    assert printed_problem == written
+    assert printed_problem["mask"] == "window"
+    assert ("window_right" in printed_problem) == (right not in (None, 0))
 
 
 def test_causal_and_a_window_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,8 +288,17 @@ def test_tiles_of_a_window(
 def test_keys_of_a_window_decide_fa3s_splits(
     left: int | None, right: int | None, keys: int
 ) -> None:
-    problem = AttentionProblem(seq_q=4, seq_k=8192, heads=8, kv_heads=1, head_dim=128, dtype="bf16", mask="window",
-                               window=left, window_right=right)  # fmt: skip
+    problem = AttentionProblem(
+        seq_q=4,
+        seq_k=8192,
+        heads=8,
+        kv_heads=1,
+        head_dim=128,
+        dtype="bf16",
+        mask="window",
+        window=left,
+        window_right=right,
+    )
     assert window_keys(problem) == keys
 
 
@@ -281,10 +310,10 @@ def test_wider_windows_move_more(passes: str) -> None:
     problems = [
         base.with_(mask="window", window=left, window_right=right) for left, right in windows
     ]
-    moved = [
+    total_bytes = [
         predict(p, "fa2", "a100", method="bounds").total("l2", "read") for p in [*problems, base]
     ]
-    assert all(less < more for less, more in itertools.pairwise(moved))
+    assert all(less < more for less, more in itertools.pairwise(total_bytes))
 
 
 SIDES = (None, 0, 1, 3)

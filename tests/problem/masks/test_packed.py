@@ -46,25 +46,43 @@ def packed_cases(draw: st.DrawFn, passes: str) -> tuple[AttentionProblem, Kernel
         values["offset"] = draw(st.one_of(st.none(), st.none(), st.integers(-12, 12)))
     kv_heads = draw(st.integers(1, 2))
     problem = AttentionProblem(
-        heads=kv_heads * draw(st.sampled_from((1, 2, 3))), kv_heads=kv_heads, seq_lens=tuple(lens),
-        seq_lens_k=None if lens_k is None else tuple(lens_k), head_dim=draw(st.sampled_from((3, 8))), mask=mask,
-        dtype=draw(st.sampled_from(("fp16", "bf16"))), layout=draw(st.sampled_from(("bhsd", "bshd"))), passes=passes,
-        dropout=draw(st.sampled_from((0.0, 0.3))), **values,
-    )  # fmt: skip
+        heads=kv_heads * draw(st.sampled_from((1, 2, 3))),
+        kv_heads=kv_heads,
+        seq_lens=tuple(lens),
+        seq_lens_k=None if lens_k is None else tuple(lens_k),
+        head_dim=draw(st.sampled_from((3, 8))),
+        mask=mask,
+        dtype=draw(st.sampled_from(("fp16", "bf16"))),
+        layout=draw(st.sampled_from(("bhsd", "bshd"))),
+        passes=passes,
+        dropout=draw(st.sampled_from((0.0, 0.3))),
+        **values,
+    )
     tile, back = (Tile(*draw(st.tuples(*(st.sampled_from(BLOCKS[3:]),) * 2))) for _ in range(2))
-    most = n * -(-max(lens_k or lens) // tile.block_k)
+    limit = n * -(-max(lens_k or lens) // tile.block_k)
     forward = passes == "fwd"
-    schedule = Schedule(order=draw(st.sampled_from(tuple(Order))), start=draw(st.sampled_from(tuple(Start))),
-                        section_heads=draw(st.sampled_from((0, 2))),
-                        direction=draw(st.sampled_from((Direction.ASCENDING, Direction.DESCENDING))),
-                        scheduler=draw(st.sampled_from(tuple(Scheduler))))  # fmt: skip
+    schedule = Schedule(
+        order=draw(st.sampled_from(tuple(Order))),
+        start=draw(st.sampled_from(tuple(Start))),
+        section_heads=draw(st.sampled_from((0, 2))),
+        direction=draw(st.sampled_from((Direction.ASCENDING, Direction.DESCENDING))),
+        scheduler=draw(st.sampled_from(tuple(Scheduler))),
+    )
     return problem, Kernel(
-        "flash", "flash", tile, backward=PassSettings(back), schedule=schedule,
-        splits=draw(st.integers(1, min(most, 3))) if forward else 1, packs_group=draw(st.booleans()),
-        rereads_q=draw(st.booleans()), writes_lse=draw(st.booleans()) or not forward,
-        edge_q=draw(st.sampled_from((Edge.EXACT, Edge.WHOLE))), edge_k=draw(st.sampled_from(tuple(Edge))),
-        persistent_ctas=draw(st.sampled_from((None, 5))), overheads=draw(st.sampled_from(((), OVERHEADS))),
-    )  # fmt: skip
+        "flash",
+        "flash",
+        tile,
+        backward=PassSettings(back),
+        schedule=schedule,
+        splits=draw(st.integers(1, min(limit, 3))) if forward else 1,
+        packs_group=draw(st.booleans()),
+        rereads_q=draw(st.booleans()),
+        writes_lse=draw(st.booleans()) or not forward,
+        edge_q=draw(st.sampled_from((Edge.EXACT, Edge.WHOLE))),
+        edge_k=draw(st.sampled_from(tuple(Edge))),
+        persistent_ctas=draw(st.sampled_from((None, 5))),
+        overheads=draw(st.sampled_from(((), OVERHEADS))),
+    )
 
 
 @pytest.mark.parametrize("passes", ["fwd", "bwd", "fwd+bwd"])
@@ -88,7 +106,8 @@ def test_lowered_bytes_are_the_counted_bytes(data: st.DataObject) -> None:
             continue
         d = launch.domain
         tile, index = loop_steps(low)
-        each_q, each_k = d.query_blocks // d.sequences, d.key_blocks_total // d.sequences
+        each_q = d.query_blocks // d.sequences
+        each_k = d.key_blocks_total // d.sequences
         block = low.block[tile].astype(int)
         of_block = (
             block // each_k if launch.outer is Outer.KEY else block % d.query_blocks // each_q
@@ -117,10 +136,15 @@ def test_equal_lengths_are_the_plain_batch(data: st.DataObject) -> None:
     plain = AttentionProblem(batch=n, seq_q=seq_q, seq_k=seq_k, **shape)
     packed = AttentionProblem(seq_lens=(seq_q,) * n, seq_lens_k=(seq_k,) * n, **shape)
     order = data.draw(st.sampled_from(tuple(Order)))
-    kernel = Kernel("flash", "flash", Tile(data.draw(st.sampled_from((4, 7))), 8),
-                    schedule=Schedule(order, data.draw(st.sampled_from(tuple(Start)))),
-                    edge_k=data.draw(st.sampled_from(tuple(Edge))))  # fmt: skip
-    a, b = plan(plain, kernel), plan(packed, kernel)
+    kernel = Kernel(
+        "flash",
+        "flash",
+        Tile(data.draw(st.sampled_from((4, 7))), 8),
+        schedule=Schedule(order, data.draw(st.sampled_from(tuple(Start)))),
+        edge_k=data.draw(st.sampled_from(tuple(Edge))),
+    )
+    a = plan(plain, kernel)
+    b = plan(packed, kernel)
     mains = [next(x for x in chain.launches if x.name.endswith("main")) for chain in (a, b)]
     counted = [
         {k: v for k, v in table(count(chain)).items() if k[0] == mains[0].name} for chain in (a, b)
@@ -128,14 +152,15 @@ def test_equal_lengths_are_the_plain_batch(data: st.DataObject) -> None:
     assert counted[0] == counted[1]  # other launches move row vectors' sectors in other places
     assert plain.matmul_flops() == packed.matmul_flops()
     (head, block), (head_2, block_2) = (start_order(m) for m in mains)
-    each = mains[0].work_tiles // mains[0].domain.grid_heads
+    per_head = mains[0].work_tiles // mains[0].domain.grid_heads
     assert np.array_equal(head % 4, head_2)
-    assert np.array_equal(head // 4 * each + block, block_2)
+    assert np.array_equal(head // 4 * per_head + block, block_2)
 
 
 def test_equal_lengths_replay_alike() -> None:
     """HBM bytes of the packed batch against the padded one's: the same tiles in the same order, elsewhere in memory."""
-    profile, kernel = load_profile("h200-sxm"), Kernel("flash", "flash", Tile(128, 64))
+    profile = load_profile("h200-sxm")
+    kernel = Kernel("flash", "flash", Tile(128, 64))
     plain = predict(
         AttentionProblem(batch=6, heads=8, seq_q=1000, mask="causal"),
         kernel,
@@ -158,13 +183,19 @@ def test_equal_lengths_replay_alike() -> None:
 
 
 def test_conservation_in_the_replay() -> None:
-    found = predict(AttentionProblem(seq_lens=(3000, 17, 800), heads=8, kv_heads=2, mask="causal", passes="fwd+bwd"),
-                    "fa2", "h200-sxm", method="replay")  # fmt: skip
-    read = found.traffic.total("hbm", "read")
+    prediction = predict(
+        AttentionProblem(
+            seq_lens=(3000, 17, 800), heads=8, kv_heads=2, mask="causal", passes="fwd+bwd"
+        ),
+        "fa2",
+        "h200-sxm",
+        method="replay",
+    )
+    read = prediction.traffic.total("hbm", "read")
     assert (
-        sum(t.bytes for t in found.chain.role(Role.INPUT))
+        sum(t.bytes for t in prediction.chain.role(Role.INPUT))
         <= read
-        <= found.traffic.total("l2", "read")
+        <= prediction.traffic.total("l2", "read")
     )
 
 
@@ -177,12 +208,14 @@ def test_the_grid_is_the_longest_sequence_for_all() -> None:
     # key tiles of 4: 5, 1 and 3 of 5 a sequence
     assert launch.domain.key_rows.tolist() == [4, 4, 4, 4, 4, 3, 0, 0, 0, 0, 4, 4, 1, 0, 0]
     assert launch.domain.visited.count.tolist() == [5, 5, 5, 1, 0, 0, 3, 3, 0]
-    moved = table(count(plan(problem, Kernel("flash", "flash", Tile(8, 4), overheads=OVERHEADS))))
+    by_tensor = table(
+        count(plan(problem, Kernel("flash", "flash", Tile(8, 4), overheads=OVERHEADS)))
+    )
     assert (
-        moved["main", "descriptor", "read"] == 64 * 18 + 4 * 12
+        by_tensor["main", "descriptor", "read"] == 64 * 18 + 4 * 12
     )  # CTAs that exit early are CTAs, but have no tile
     # K is read by each query tile of its sequence: 3 x 20 + 1 x 3 + 2 x 9 rows of 8 columns in 2 bytes, 2 heads
-    assert moved["main", "K", "read"] == (60 + 3 + 18) * 16 * 2
+    assert by_tensor["main", "K", "read"] == (60 + 3 + 18) * 16 * 2
 
 
 def test_sequences_do_not_see_each_other() -> None:
@@ -194,11 +227,14 @@ def test_sequences_do_not_see_each_other() -> None:
     q = k = 0
     for rows, keys in ((5, 7), (9, 4)):
         alone = AttentionProblem(seq_q=rows, seq_k=keys, head_dim=4, dtype="fp32", mask="causal")
-        part = {"Q": done.inputs["Q"][:, :, q : q + rows], "K": done.inputs["K"][:, :, k : k + keys],
-                "V": done.inputs["V"][:, :, k : k + keys]}  # fmt: skip
-        own = execute(alone, Kernel("flash", "flash", Tile(4, 4)), part)
+        part = {
+            "Q": done.inputs["Q"][:, :, q : q + rows],
+            "K": done.inputs["K"][:, :, k : k + keys],
+            "V": done.inputs["V"][:, :, k : k + keys],
+        }
+        alone_done = execute(alone, Kernel("flash", "flash", Tile(4, 4)), part)
         np.testing.assert_allclose(
-            done.outputs["O"][:, :, q : q + rows], own.outputs["O"], rtol=1e-6
+            done.outputs["O"][:, :, q : q + rows], alone_done.outputs["O"], rtol=1e-6
         )
         q, k = q + rows, k + keys
     assert dense_mask(problem).sum() == problem.pair_mask.kept_pairs(14, 11)
@@ -250,9 +286,9 @@ def test_library_kernels_take_a_decoding_batch_without_splitting(kernel: str) ->
     problem = AttentionProblem(
         seq_lens=(1, 1, 1), seq_lens_k=(9000, 300, 70), heads=8, kv_heads=2, head_dim=128
     )
-    found = predict(problem, kernel, "h100", method="bounds")
-    assert found.kernel.splits == 1
-    assert found.hbm_bounds.compulsory_read == (3 * 8 + 2 * 9370 * 2) * 128 * 2
+    prediction = predict(problem, kernel, "h100", method="bounds")
+    assert prediction.kernel.splits == 1
+    assert prediction.hbm_bounds.compulsory_read == (3 * 8 + 2 * 9370 * 2) * 128 * 2
 
 
 def test_kernels_for_one_length_refuse_several() -> None:
@@ -269,9 +305,9 @@ def test_kernels_for_one_length_refuse_several() -> None:
 
 def test_a_problem_survives_its_dictionary() -> None:
     problem = AttentionProblem(seq_lens=(5, 9), seq_lens_k=(7, 4), heads=2, mask="causal")
-    made = json.loads(json.dumps(problem.to_dict()))
-    assert (made["seq_q"], made["seq_k"], made["offset"]) == (14, 11, None)
-    assert AttentionProblem.from_dict(made) == problem
+    data = json.loads(json.dumps(problem.to_dict()))
+    assert (data["seq_q"], data["seq_k"], data["offset"]) == (14, 11, None)
+    assert AttentionProblem.from_dict(data) == problem
     assert problem.with_(heads=4).seq_lens == (5, 9)
 
 
@@ -279,10 +315,10 @@ def test_a_problem_survives_its_dictionary() -> None:
 def test_the_command_line_takes_lengths(method: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--kernel", "fa2", "--heads", "4", "--causal", "--method", method, "--format", "json"]
     assert main(["predict", "--seq-lens", "512,1k,77", "--seq-lens-k", "600,1k,80", *words]) == 0
-    made = json.loads(capsys.readouterr().out)["predictions"][0]
-    assert made["problem"]["seq_lens"] == [512, 1024, 77]
-    assert made["problem"]["seq_lens_k"] == [600, 1024, 80]
-    assert made["hbm_bounds"]["compulsory"]["read"] == (1613 + 2 * 1704) * 4 * 128 * 2
+    prediction = json.loads(capsys.readouterr().out)["predictions"][0]
+    assert prediction["problem"]["seq_lens"] == [512, 1024, 77]
+    assert prediction["problem"]["seq_lens_k"] == [600, 1024, 80]
+    assert prediction["hbm_bounds"]["compulsory"]["read"] == (1613 + 2 * 1704) * 4 * 128 * 2
 
 
 @pytest.mark.parametrize(

@@ -161,14 +161,22 @@ def test_the_key_that_faces_the_first_query(words: dict[str, Any], offset: int |
         ({"mask": "window", "window": 2000, "window_right": 3}, "window (2,000 back, 3 ahead)"),
         ({"mask": "window", "window_right": 3}, "window (all keys back, 3 ahead)"),
         ({"mask": "window", "window": 3, "window_right": -1}, "window (3 back, all keys ahead)"),
-        ({"seq_q": 1, "mask": "causal", "seq_lens": (3, 4)}, "causal, packed: 2 sequences of 3 to 4 tokens"),
-        ({"seq_q": 1, "seq_lens": (4, 4), "seq_lens_k": (5, 7)}, "none, packed: 2 sequences of 4 tokens and 5 to 7 keys"),
+        (
+            {"seq_q": 1, "mask": "causal", "seq_lens": (3, 4)},
+            "causal, packed: 2 sequences of 3 to 4 tokens",
+        ),
+        (
+            {"seq_q": 1, "seq_lens": (4, 4), "seq_lens_k": (5, 7)},
+            "none, packed: 2 sequences of 4 tokens and 5 to 7 keys",
+        ),
         # two blocks of 128 a side: both keep themselves and their partner
         ({"mask": "butterfly"}, "butterfly (4 of 4 blocks of 128x128 kept, 1 of all)"),
-        ({"mask": "strided", "mask_block": 64, "mask_stride": 1},
-         "strided (10 of 16 blocks of 64x64 kept, 0.625 of all)"),
+        (
+            {"mask": "strided", "mask_block": 64, "mask_stride": 1},
+            "strided (10 of 16 blocks of 64x64 kept, 0.625 of all)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_masks_in_words(words: dict[str, Any], text: str) -> None:
     p = problem(**words)
     assert mask_text(p, p.pair_mask) == text

@@ -26,20 +26,23 @@ def walked(d: Domain, causal: bool, access: Access) -> int:
     def size(start: int, block: int, end: int) -> int:
         return block if whole else min(start + block, end) - start
 
-    moved, query_visits, key_visits = 0, Counter[int](), Counter[int]()
+    bytes_walked = 0
+    query_visits = Counter[int]()
+    key_visits = Counter[int]()
     for q, k in product(range(0, d.rows, d.block_q), range(0, d.seq_k, d.block_k)):
         last = min(q + d.block_q, d.rows) - 1 + d.seq_k - d.rows if causal else d.seq_k - 1
         if last < k:
             continue  # no key of the block is kept by any query of the other
         query_visits[q] += 1
         key_visits[k] += 1
-        rows, keys = size(q, d.block_q, d.rows), size(k, d.block_k, d.seq_k)
+        rows = size(q, d.block_q, d.rows)
+        keys = size(k, d.block_k, d.seq_k)
         if access.edge is Edge.NEEDED and not access.skip:
             keys = min(keys, last + 1 - k)
         if access.rows is Rows.PAIR:
-            moved += rows * keys * ELEMENT_BYTES
+            bytes_walked += rows * keys * ELEMENT_BYTES
         elif access.per is Per.PAIR:
-            moved += (rows if access.rows is Rows.QUERY else keys) * COLUMNS * ELEMENT_BYTES
+            bytes_walked += (rows if access.rows is Rows.QUERY else keys) * COLUMNS * ELEMENT_BYTES
     if access.rows is not Rows.PAIR:
         of_query = access.rows is Rows.QUERY
         visits, block, end = (
@@ -48,21 +51,35 @@ def walked(d: Domain, causal: bool, access: Access) -> int:
         for start in range(0, end, block):
             tile = size(start, block, end) * COLUMNS * ELEMENT_BYTES
             if access.per is Per.PAIR:
-                moved -= tile if access.skip and visits[start] else 0
+                bytes_walked -= tile if access.skip and visits[start] else 0
             elif visits[start] or not access.visited_only:
-                moved += tile
-    return moved * access.times
+                bytes_walked += tile
+    return bytes_walked * access.times
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @settings(max_examples=examples(200), deadline=None)
 @given(
-    rows=st.integers(1, 70), keys=st.integers(1, 70), block_q=st.integers(1, 20), block_k=st.integers(1, 20),
-    edge=st.sampled_from(Edge), skip=st.integers(0, 1), visited=st.booleans(), times=st.integers(1, 2),
-)  # fmt: skip
+    rows=st.integers(1, 70),
+    keys=st.integers(1, 70),
+    block_q=st.integers(1, 20),
+    block_k=st.integers(1, 20),
+    edge=st.sampled_from(Edge),
+    skip=st.integers(0, 1),
+    visited=st.booleans(),
+    times=st.integers(1, 2),
+)
 def test_an_access_moves_what_a_walk_over_its_blocks_moves(
-    causal: bool, rows: int, keys: int, block_q: int, block_k: int, edge: Edge, skip: int, visited: bool, times: int
-) -> None:  # fmt: skip
+    causal: bool,
+    rows: int,
+    keys: int,
+    block_q: int,
+    block_k: int,
+    edge: Edge,
+    skip: int,
+    visited: bool,
+    times: int,
+) -> None:
     right = keys - rows if causal else None
     domain = Domain(1, 1, rows, keys, block_q, block_k, IntervalMask(None, right))
     sums = BlockSums(domain)
@@ -73,8 +90,8 @@ def test_an_access_moves_what_a_walk_over_its_blocks_moves(
         for per in often:
             skipped = skip if per is Per.PAIR and of is not Rows.PAIR else 0
             only = visited and per is not Per.PAIR
-            asked = Edge.EXACT if edge is Edge.NEEDED and of is Rows.QUERY else edge
-            access = Access("X", Mode.LOAD, of, per, asked, only, times, skipped)
+            edge_here = Edge.EXACT if edge is Edge.NEEDED and of is Rows.QUERY else edge
+            access = Access("X", Mode.LOAD, of, per, edge_here, only, times, skipped)
             assert access_bytes(sums, tensor, access) == walked(domain, causal, access), access
 
 

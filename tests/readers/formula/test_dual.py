@@ -54,13 +54,13 @@ def test_arithmetic_of_duals_and_ints(name: str) -> None:
 def test_arithmetic_with_floats_makes_reals(name: str) -> None:
     operation = getattr(operator, name)
     a = dual_of(VALUES, ArrayKind())
-    for made, numbers in (
+    for result, numbers in (
         (operation(a, 2.5), (VALUES, 2.5)),
         (operation(a / 4, dual_of(OTHERS, a.kind)), (tuple(v / 4 for v in VALUES), OTHERS)),  # type: ignore[arg-type]
         (operation(2.5, a / 4), (2.5, tuple(v / 4 for v in VALUES))),
     ):
-        assert isinstance(made, Real)
-        assert_alike(made, operation, *numbers)
+        assert isinstance(result, Real)
+        assert_alike(result, operation, *numbers)
     assert_alike(-(a / 4), lambda v: -v / 4, VALUES)
 
 
@@ -75,8 +75,10 @@ def test_functions_without_a_branch() -> None:
     assert_alike(-a, operator.neg, VALUES)
     assert_alike(
         dual.clipped_floor_sum(a, 3, b, 2, 9),
-        lambda n, step: sum(min(max((step * i + 2) // 3, 0), 9) for i in range(n)), VALUES, OTHERS,
-    )  # fmt: skip
+        lambda n, step: sum(min(max((step * i + 2) // 3, 0), 9) for i in range(n)),
+        VALUES,
+        OTHERS,
+    )
     assert kind.holds is True
     assert (ceil_div(7, 2), minimum(2, 3), maximum(2, 3)) == (4, 2, 3)
 
@@ -93,8 +95,8 @@ def test_a_branch_holds_where_it_comes_out_alike(name: str, other: float) -> Non
 def holding(apply: Any) -> tuple[Any, list[int]]:
     """What comes out, and the problems for which it holds."""
     kind = ArrayKind()
-    made = apply(dual_of(VALUES, kind))
-    return made, [
+    result = apply(dual_of(VALUES, kind))
+    return result, [
         v
         for v, holds in zip(VALUES, np.broadcast_to(kind.holds, len(VALUES)), strict=True)
         if holds
@@ -124,19 +126,19 @@ def holding(apply: Any) -> tuple[Any, list[int]]:
         (lambda d: (d / 2) % 2, 1.5, [7, 7]),
         (lambda d: int(d / 2), 3, [7, 7]),
     ],
-)  # fmt: skip
+)
 def test_what_goes_by_the_value_alone(apply: Any, value: Any, holds: list[int]) -> None:
-    made, kept = holding(apply)
-    assert made == value
-    assert kept == holds
+    result, held_values = holding(apply)
+    assert result == value
+    assert held_values == holds
 
 
 def test_reals_are_rounded_to_duals() -> None:
-    made, kept = holding(lambda d: round(d / 4))
-    assert kept == [*VALUES]
-    assert_alike(made, lambda v: round(v / 4), VALUES)
-    rounded, kept = holding(lambda d: round(d / 3, 1))
-    assert (rounded, kept) == (2.3, [7, 7])
+    result, held_values = holding(lambda d: round(d / 4))
+    assert held_values == [*VALUES]
+    assert_alike(result, lambda v: round(v / 4), VALUES)
+    rounded, held_values = holding(lambda d: round(d / 3, 1))
+    assert (rounded, held_values) == (2.3, [7, 7])
 
 
 def test_texts_hold_for_their_numbers() -> None:
@@ -161,9 +163,9 @@ def test_functions_of_numbers_one_problem_at_a_time() -> None:
         calls.append((x, y))
         return 100 * x + y
 
-    made = a.pointwise(function, (a, b))
-    assert int.__index__(made) == 703
+    result = a.pointwise(function, (a, b))
+    assert int.__index__(result) == 703
     right = [100 * x + y if x > 2 else 703 for x, y in zip(VALUES, OTHERS, strict=True)]
-    assert lifted(made).tolist() == right
+    assert lifted(result).tolist() == right
     # once for the representative, and once for each pair: (7, 3) stands for two problems
     assert len(calls) == 1 + len({(x, y) for x, y in zip(VALUES, OTHERS, strict=True) if x > 2})

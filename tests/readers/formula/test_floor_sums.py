@@ -50,10 +50,13 @@ def test_clipped(n, m, a, b, hi):
 
 def test_arrays():
     rng = np.random.default_rng(1)
-    n, hi = rng.integers(0, 60, 3000), rng.integers(0, 60, 3000)
-    m, a = rng.integers(1, 90, 3000), rng.integers(1, 90, 3000)
+    n = rng.integers(0, 60, 3000)
+    hi = rng.integers(0, 60, 3000)
+    m = rng.integers(1, 90, 3000)
+    a = rng.integers(1, 90, 3000)
     b = rng.integers(-400, 400, 3000)
-    plain, clipped = floor_sum_array(n, m, a, b), clipped_floor_sum_array(n, m, a, b, hi)
+    plain = floor_sum_array(n, m, a, b)
+    clipped = clipped_floor_sum_array(n, m, a, b, hi)
     assert plain.dtype == clipped.dtype == np.int64
     rows = np.stack((n, m, a, b, hi), axis=1).tolist()
     assert plain.tolist() == [brute(*row[:4]) for row in rows]
@@ -63,9 +66,9 @@ def test_arrays():
 def test_arrays_broadcast():
     m = np.arange(1, 6)[:, None]
     a = np.arange(1, 8)[None, :]
-    made = clipped_floor_sum_array(9, m, a, 2, 5)
-    assert made.shape == (5, 7)
-    assert made[3, 4] == brute_clipped(9, 4, 5, 2, 5)
+    sums = clipped_floor_sum_array(9, m, a, 2, 5)
+    assert sums.shape == (5, 7)
+    assert sums[3, 4] == brute_clipped(9, 4, 5, 2, 5)
     assert floor_sum_array(np.zeros(0, dtype=np.int64), 3, 2, 1).shape == (0,)
 
 

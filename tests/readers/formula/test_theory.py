@@ -41,13 +41,13 @@ def test_times_above():
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_text_and_number_say_the_same(name):
-    one = bound(name)
-    expression = one.expression()
+    bound_named = bound(name)
+    expression = bound_named.expression()
     values = {"N": N, "d": D, "M": M, "s": 0.25}
     number = expression.subs({s: values[s.name] for s in expression.free_symbols})
-    assert float(number) == pytest.approx(one.elements(N, D, M, 0.25))
-    assert one.latex
-    assert "arXiv" in one.source
+    assert float(number) == pytest.approx(bound_named.elements(N, D, M, 0.25))
+    assert bound_named.latex
+    assert "arXiv" in bound_named.source
 
 
 def test_flash1_blocks():

@@ -14,9 +14,11 @@ def test_caching_allocator_by_hand() -> None:
     second = a.allocate(16 * MIB + 512)  # fits; what is left is under 1 MiB and goes with it
     assert (a.in_use, a.reserved) == (512 + 20 * MIB, 22 * MIB)
     a.release(big)
-    own = a.allocate(11 * MIB)  # more than the 3 MiB free: a segment of its own, rounded to 2 MiB
+    segment = a.allocate(
+        11 * MIB
+    )  # more than the 3 MiB free: a segment of its own, rounded to 2 MiB
     assert a.reserved == 34 * MIB
-    for block in (second, own, small):
+    for block in (second, segment, small):
         a.release(block)
     assert a.in_use == 0
     assert sorted(b.size for b in a.free_blocks) == [

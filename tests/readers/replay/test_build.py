@@ -27,8 +27,15 @@ def iosim(
     *arguments: str, engine: str | Path | None = None, cwd: Path | None = None, **more: str
 ) -> subprocess.CompletedProcess[str]:
     named = {} if engine is None else {"IOSIM_ENGINE": str(engine)}
-    return subprocess.run([sys.executable, "-m", "iosim", *arguments], capture_output=True, text=True, timeout=120,
-                          check=False, cwd=cwd, env={**os.environ, **named, **more})  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-m", "iosim", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=cwd,
+        env={**os.environ, **named, **more},
+    )
 
 
 @pytest.fixture
@@ -47,17 +54,17 @@ def bare_path(tmp_path: Path) -> str:
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("env", "sh", "uname", "ldd"):
-        found = shutil.which(name)
-        if found:
-            (folder / name).symlink_to(found)
+        path = shutil.which(name)
+        if path:
+            (folder / name).symlink_to(path)
     return str(folder)
 
 
-def not_an_engine(tmp_path: Path, what: str) -> Path:
+def not_an_engine(tmp_path: Path, kind: str) -> Path:
     path = tmp_path / "engine.so"
-    if what == "text":
+    if kind == "text":
         path.write_text("text")
-    if what == "the mark alone":
+    if kind == "the mark alone":
         path.write_bytes(build.mark())
     return path
 
@@ -66,45 +73,58 @@ def not_an_engine(tmp_path: Path, what: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("what", "start"),
+    ("kind", "start"),
     [("nowhere", "cold"), ("text", "cold"), ("the mark alone", "cold"), ("nowhere", "warm")],
 )
 def test_without_an_engine_a_prediction_is_the_capacity_rules(
-    what: str, start: str, tmp_path: Path
+    kind: str, start: str, tmp_path: Path
 ) -> None:
     call = [*PREDICT, "--l2", start, "--format", "json"]
-    found = iosim(*call, engine=not_an_engine(tmp_path, what))
-    asked = iosim(*call, "--method", "capacity")
-    assert found.returncode == 0
-    assert found.stderr.count("\n") == 1
-    assert "capacity rule" in found.stderr
-    assert json.loads(found.stdout)["predictions"][0]["method"] == "capacity"
-    assert found.stdout == asked.stdout
+    completed = iosim(*call, engine=not_an_engine(tmp_path, kind))
+    by_capacity = iosim(*call, "--method", "capacity")
+    assert completed.returncode == 0
+    assert completed.stderr.count("\n") == 1
+    assert "capacity rule" in completed.stderr
+    assert json.loads(completed.stdout)["predictions"][0]["method"] == "capacity"
+    assert completed.stdout == by_capacity.stdout
 
 
 def test_several_predictions_without_an_engine_say_so_once(tmp_path: Path) -> None:
-    found = iosim("compare", "--kernel", "naive,fa2", "--gpu", "a100,l4", "--seq-len", "256",
-                  engine=tmp_path / "none")  # fmt: skip
-    assert found.returncode == 0
-    assert found.stderr.count("\n") == 1
+    completed = iosim(
+        "compare",
+        "--kernel",
+        "naive,fa2",
+        "--gpu",
+        "a100,l4",
+        "--seq-len",
+        "256",
+        engine=tmp_path / "none",
+    )
+    assert completed.returncode == 0
+    assert completed.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [
-    [*PREDICT, "--method", "replay"], ["trace", *PREDICT[1:]], ["explain", *PREDICT[1:]],
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [*PREDICT, "--method", "replay"],
+        ["trace", *PREDICT[1:]],
+        ["explain", *PREDICT[1:]],
+    ],
+)
 def test_what_needs_a_replay_is_refused_in_one_line(arguments: list[str], tmp_path: Path) -> None:
-    found = iosim(*arguments, engine=tmp_path / "none")
-    assert found.returncode == 2
-    assert found.stdout == ""
-    assert found.stderr.count("\n") <= 2
-    assert "no engine of this version" in found.stderr
+    completed = iosim(*arguments, engine=tmp_path / "none")
+    assert completed.returncode == 2
+    assert completed.stdout == ""
+    assert completed.stderr.count("\n") <= 2
+    assert "no engine of this version" in completed.stderr
 
 
 def test_without_an_engine_nothing_is_validated(tmp_path: Path) -> None:
-    found = iosim("validate", "--fail-above", "hbm_read=500%", engine=tmp_path / "none")
-    assert found.returncode == 2
-    assert found.stderr.count("\n") == 1
-    assert "nothing was checked" in found.stderr
+    completed = iosim("validate", "--fail-above", "hbm_read=500%", engine=tmp_path / "none")
+    assert completed.returncode == 2
+    assert completed.stderr.count("\n") == 1
+    assert "nothing was checked" in completed.stderr
 
 
 # --- compiling ----------------------------------------------------------------------------------------------------
@@ -122,9 +142,9 @@ def test_an_engine_of_other_sources_is_not_taken_for_one(sources: Path, tmp_path
     build.compile_engine(engine, sources, ("-O0",))
     assert build.is_current(engine, sources)
     assert not build.is_current(engine)
-    found = iosim(*PREDICT, "--method", "replay", engine=engine)
-    assert found.returncode == 2
-    assert "no engine of this version" in found.stderr
+    completed = iosim(*PREDICT, "--method", "replay", engine=engine)
+    assert completed.returncode == 2
+    assert "no engine of this version" in completed.stderr
 
 
 @needs_compiler
@@ -153,10 +173,10 @@ def test_a_checkout_compiles_its_engine_when_it_needs_it(before: str, tmp_path: 
     engine = package / "readers" / "replay" / "_engine.so"
     if before == "old":
         engine.write_bytes(b"iosim-engine-sources:;")
-    found = iosim(*PREDICT, "--format", "json", cwd=tmp_path, PYTHONPATH=str(tmp_path))
-    assert found.stderr == ""
+    completed = iosim(*PREDICT, "--format", "json", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    assert completed.stderr == ""
     assert build.is_current(engine, package / "readers" / "replay")
-    assert found.stdout == iosim(*PREDICT, "--format", "json", engine=library()._name).stdout
+    assert completed.stdout == iosim(*PREDICT, "--format", "json", engine=library()._name).stdout
     assert not list(engine.parent.glob(".*")), "nothing half-written"
 
 
@@ -200,9 +220,10 @@ def test_the_compiler_package_makes_the_same_engine(
         changed.delenv("CC", raising=False)
         assert build.system_compiler() is None
         build.compile_engine(engine)
-    made, own = iosim(*PREDICT, engine=engine), iosim(*PREDICT)
-    assert made.stderr == ""
-    assert made.stdout == own.stdout
+    rebuilt = iosim(*PREDICT, engine=engine)
+    original = iosim(*PREDICT)
+    assert rebuilt.stderr == ""
+    assert rebuilt.stdout == original.stdout
 
 
 # --- one layout ---------------------------------------------------------------------------------------------------
@@ -211,21 +232,28 @@ def test_the_compiler_package_makes_the_same_engine(
 def test_the_header_is_read_as_the_compiler_reads_it() -> None:
     sizes = (ct.c_int32 * len(LAYOUT.structures))()
     library().iosim_sizes(sizes)
-    assert list(sizes) == [ct.sizeof(one) for one in LAYOUT.structures.values()]
+    assert list(sizes) == [ct.sizeof(structure) for structure in LAYOUT.structures.values()]
 
 
 @needs_compiler
 def test_every_field_lies_where_the_compiler_puts_it(tmp_path: Path) -> None:
-    lines = [f"(int)offsetof({name}, {field}), (int)sizeof((({name} *)0)->{field})," for name, structure in
-             LAYOUT.structures.items() for field, _ in structure._fields_]  # fmt: skip
+    lines = [
+        f"(int)offsetof({name}, {field}), (int)sizeof((({name} *)0)->{field}),"
+        for name, structure in LAYOUT.structures.items()
+        for field, _ in structure._fields_
+    ]
     (tmp_path / "engine.c").write_text(
         f'#include <stddef.h>\n#include "{HEADER}"\nconst int offsets[] = {{{" ".join(lines)}}};\n'
     )
     build.compile_engine(tmp_path / "offsets.so", tmp_path)
-    found = (ct.c_int * (2 * len(lines))).in_dll(ct.CDLL(str(tmp_path / "offsets.so")), "offsets")
-    wanted = [n for structure in LAYOUT.structures.values() for field, _ in structure._fields_
-              for n in (getattr(structure, field).offset, getattr(structure, field).size)]  # fmt: skip
-    assert list(found) == wanted
+    offsets = (ct.c_int * (2 * len(lines))).in_dll(ct.CDLL(str(tmp_path / "offsets.so")), "offsets")
+    wanted = [
+        n
+        for structure in LAYOUT.structures.values()
+        for field, _ in structure._fields_
+        for n in (getattr(structure, field).offset, getattr(structure, field).size)
+    ]
+    assert list(offsets) == wanted
 
 
 def test_a_header_of_another_grammar_is_refused() -> None:
@@ -234,7 +262,12 @@ def test_a_header_of_another_grammar_is_refused() -> None:
     assert layout.constants == {"N": 3, "A": 1, "B": -2}
     assert [name for name, _ in layout.structures["One"]._fields_] == ["a", "b", "c"]
     assert layout.structures["One"].b.size == 16
-    for wrong in ("typedef struct { float a; } Two;", "typedef struct { int32_t a : 3; } Two;", "typedef int Two;",
-                  "typedef struct { Three a; } Two;", "int x;"):  # fmt: skip
+    for wrong in (
+        "typedef struct { float a; } Two;",
+        "typedef struct { int32_t a : 3; } Two;",
+        "typedef int Two;",
+        "typedef struct { Three a; } Two;",
+        "int x;",
+    ):
         with pytest.raises(ValueError, match="not understood"):
             Layout(known + wrong)

@@ -64,10 +64,14 @@ def test_engine_is_the_slow_cache_on_random_traces(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(
-    trace=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 11), st.integers(0, 1)), min_size=1, max_size=80),
-    ways=st.integers(1, 32), partitions=st.integers(1, 2), sets=st.sampled_from((1, 2, 16)),
+    trace=st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 11), st.integers(0, 1)), min_size=1, max_size=80
+    ),
+    ways=st.integers(1, 32),
+    partitions=st.integers(1, 2),
+    sets=st.sampled_from((1, 2, 16)),
     dirty_ways=st.integers(1, 32),
-)  # fmt: skip
+)
 def test_engine_is_the_slow_cache(
     trace: list[Access], ways: int, partitions: int, sets: int, dirty_ways: int
 ) -> None:
@@ -82,10 +86,16 @@ def test_the_launch_worked_by_hand() -> None:
         return np.array(values, dtype=np.int32)
 
     launch = LoweredLaunch(
-        name="by hand", first=each(0, 0, 0), count=each(2, 2, 2), prologue=(Template("Q", 0, each(2, 3, 4)),),
-        loop=(Template("K", 0, each(0, 0, 0), coef=1),), epilogue=(Template("O", 1, each(5, 6, 7)),),
-        down=np.zeros(3, dtype=np.uint8), head=each(0, 0, 0), block=each(0, 1, 2),
-    )  # fmt: skip
+        name="by hand",
+        first=each(0, 0, 0),
+        count=each(2, 2, 2),
+        prologue=(Template("Q", 0, each(2, 3, 4)),),
+        loop=(Template("K", 0, each(0, 0, 0), coef=1),),
+        epilogue=(Template("O", 1, each(5, 6, 7)),),
+        down=np.zeros(3, dtype=np.uint8),
+        head=each(0, 0, 0),
+        block=each(0, 1, 2),
+    )
     l2 = L2(
         l2_of_gpu,
         np.full(8, LINE, dtype=np.int32),
@@ -116,18 +126,18 @@ def test_a_set_drives_out_its_least_recently_used_line(ways: int, seed: int) -> 
 def test_a_store_leaves_a_copy_on_its_side_and_takes_the_other_sides() -> None:
     """Object 0 is at home on one side. A store from the far side is then read there without crossing; a store from the
     home side takes that copy away, so that the far side crosses again."""
-    made = small(2, 1, 4)
-    home = int(play(made, [(LOAD, 0, 0)], 1).samples.home[0])
+    l2_model = small(2, 1, 4)
+    home = int(play(l2_model, [(LOAD, 0, 0)], 1).samples.home[0])
     far = 1 - home
-    kept = play(made, [(STORE, 0, far), (LOAD, 0, far)], 1)
-    assert int(kept.state.fabric) == LINE  # the store alone
-    lost = play(made, [(STORE, 0, far), (STORE, 0, home), (LOAD, 0, far)], 1)
+    after_store = play(l2_model, [(STORE, 0, far), (LOAD, 0, far)], 1)
+    assert int(after_store.state.fabric) == LINE  # the store alone
+    lost = play(l2_model, [(STORE, 0, far), (STORE, 0, home), (LOAD, 0, far)], 1)
     assert int(lost.state.fabric) == 2 * LINE  # the first store and the load
-    summed = play(made, [(REDUCE, 0, far), (LOAD, 0, far)], 1)
+    summed = play(l2_model, [(REDUCE, 0, far), (LOAD, 0, far)], 1)
     assert int(summed.state.fabric) == 2 * LINE  # a sum leaves no copy
 
 
-@pytest.mark.parametrize(("stored", "loads", "asked", "there"), [
+@pytest.mark.parametrize(("stored", "loads", "asked_line", "stays"), [
     (1, 16, 0, True), (1, 17, 0, False),  # 15 clean ones go; it is written back and a clean one goes; then it goes
     # the first load finds 8 dirty ones and writes the oldest back; 8 clean ones go, then that one
     (8, 8, 0, True), (8, 9, 0, False),
@@ -135,18 +145,19 @@ def test_a_store_leaves_a_copy_on_its_side_and_takes_the_other_sides() -> None:
     (16, 1, 0, False), (16, 22, 15, True), (16, 23, 15, False),  # the first 8 were written back as others came
 ])  # fmt: skip
 def test_a_dirty_line_gets_a_second_chance(
-    stored: int, loads: int, asked: int, there: bool
+    stored: int, loads: int, asked_line: int, stays: bool
 ) -> None:
     """What an H200's sets did (experiments/sets.py --orders): stores, loads of others, then one is asked for."""
-    old, new = range(100, 116), range(200, 200 + loads)
+    old = range(100, 116)
+    new = range(200, 200 + loads)
     trace = (
         [(LOAD, o, 0) for o in old]
         + [(STORE, o, 0) for o in range(stored)]
         + [(LOAD, o, 0) for o in new]
     )
     before = play(small(1, 1, 16, dirty_ways=8), trace, 300)
-    after = play(small(1, 1, 16, dirty_ways=8), [*trace, (LOAD, asked, 0)], 300)
-    assert (sum(after.counts()[0]) == sum(before.counts()[0])) == there
+    after = play(small(1, 1, 16, dirty_ways=8), [*trace, (LOAD, asked_line, 0)], 300)
+    assert (sum(after.counts()[0]) == sum(before.counts()[0])) == stays
 
 
 def test_a_fraction_of_a_dirty_line_is_one_more_in_so_many_sets() -> None:
@@ -177,16 +188,20 @@ def test_lru_hits_are_the_short_reuse_distances(capacity: int) -> None:
 def test_following_a_line_an_object_costs_little(objects: int, limit: float) -> None:
     """Random re-reads of 8 KiB tiles in a 2 MiB L2 (fits; just above; far above): a line followed in each tile against
     every line followed. What sampling loses is bounded by `limit` of the exact reads."""
-    made = small(sets=1024, ways=16)
+    l2_model = small(sets=1024, ways=16)
     trace = [(LOAD, o, 0) for _, o, _ in random_trace(0, objects, 4000)]
-    exact = play(made, trace, objects, lines=64).counts()[0][0]
-    sampled = play(made, trace, objects, lines=64, samples=1.0).counts()[0][0]
+    exact = play(l2_model, trace, objects, lines=64).counts()[0][0]
+    sampled = play(l2_model, trace, objects, lines=64, samples=1.0).counts()[0][0]
     assert abs(sampled - exact) <= limit * exact
 
 
 def monotone_reads(pattern: list[int], objects: int) -> list[int]:
-    return [play(small(sets=s, ways=16), [(LOAD, o, 0) for o in pattern], objects, lines=16).counts()[0][0]
-            for s in (16, 32, 64, 128, 256)]  # fmt: skip
+    return [
+        play(small(sets=s, ways=16), [(LOAD, o, 0) for o in pattern], objects, lines=16).counts()[
+            0
+        ][0]
+        for s in (16, 32, 64, 128, 256)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -211,9 +226,13 @@ def test_nonsense_is_refused(ways: int, slots: int) -> None:
 
 @pytest.mark.parametrize(
     ("bytes_", "pattern", "passes", "ctas"),
-    [(1 << 20, "zigzag", 4, 4), (1000, "shared_scan", 4, 4), (1 << 20, "private_scan", 4, 1000),
-     (1 << 20, "shared_scan", 0, 1)],
-)  # fmt: skip
+    [
+        (1 << 20, "zigzag", 4, 4),
+        (1000, "shared_scan", 4, 4),
+        (1 << 20, "private_scan", 4, 1000),
+        (1 << 20, "shared_scan", 0, 1),
+    ],
+)
 def test_nonsense_scans_are_refused(bytes_: int, pattern: str, passes: int, ctas: int) -> None:
     with pytest.raises(InputError, match="accepted"):
         scans.scan(small(), bytes_, pattern, passes, ctas)
@@ -232,10 +251,20 @@ def launch_of(
     """One work tile that loads `count` objects from `base` on."""
     zero = np.zeros(1, dtype=np.int32)
     return replace(
-        LoweredLaunch("x", zero + first, zero + count, (), (Template("x", LOAD, zero + base, 1),), (),
-                      zero.astype(np.uint8), zero, zero,
-                      indices=None if indices is None else np.array(indices, dtype=np.int32)), **more,
-    )  # fmt: skip
+        LoweredLaunch(
+            "x",
+            zero + first,
+            zero + count,
+            (),
+            (Template("x", LOAD, zero + base, 1),),
+            (),
+            zero.astype(np.uint8),
+            zero,
+            zero,
+            indices=None if indices is None else np.array(indices, dtype=np.int32),
+        ),
+        **more,
+    )
 
 
 def numbers(*values: int) -> np.ndarray[Any, Any]:
@@ -359,81 +388,122 @@ WRONG: dict[str, Callable[[L2], Any]] = {
 }
 
 
-@pytest.mark.parametrize("what", list(WRONG))
-def test_what_does_not_fit_is_refused_and_changes_nothing(what: str) -> None:
+@pytest.mark.parametrize("case", list(WRONG))
+def test_what_does_not_fit_is_refused_and_changes_nothing(case: str) -> None:
     l2 = four_objects()
     l2.access(numbers(STORE, LOAD), numbers(1, 2), numbers(0, 1))
     before = l2.counts(), l2.dirty_bytes()
     with pytest.raises(InputError):
-        WRONG[what](l2)
+        WRONG[case](l2)
     assert (l2.counts(), l2.dirty_bytes()) == before
     l2.replay(launch_of(count=4), Ctas(1, 1))
 
 
-@pytest.mark.parametrize("most", [
-    {"static_stride": 2**31 - 2}, {"slow": (1.0, 2000.0)}, {"slow": (1e-3, 1.0)}, {"waits": 1000}, {"waits": 0},
-    {"step_spread_ppm": 999_999}, {"step_spread_ppm": 0}, {"rates": (1e-6,)}, {"sms_alike": 1},
-], ids=str)  # fmt: skip
-def test_the_last_that_fits_is_played(most: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"static_stride": 2**31 - 2},
+        {"slow": (1.0, 2000.0)},
+        {"slow": (1e-3, 1.0)},
+        {"waits": 1000},
+        {"waits": 0},
+        {"step_spread_ppm": 999_999},
+        {"step_spread_ppm": 0},
+        {"rates": (1e-6,)},
+        {"sms_alike": 1},
+    ],
+    ids=str,
+)
+def test_the_last_that_fits_is_played(sizes: dict[str, Any]) -> None:
     l2 = four_objects()
-    l2.replay(launch_of(count=4), Ctas(1, 1, **most))
+    l2.replay(launch_of(count=4), Ctas(1, 1, **sizes))
     assert l2.counts()[0][0] == 4 * LINE
 
 
 BASE = np.ones(1, dtype=np.int32)
 
 
-@pytest.mark.parametrize(("loop", "how", "read"), [
-    # A work tile of four steps from object 1 on: which of nine objects it reads.
-    (Template("x", LOAD, BASE, 0), {}, {1}),
-    (Template("x", LOAD, BASE, 1), {}, {1, 2, 3, 4}),
-    (Template("x", LOAD, BASE, 2), {}, {1, 3, 5, 7}),
-    (Template("x", LOAD, BASE, 1), {"first": BASE}, {2, 3, 4, 5}),
-    (Template("x", LOAD, BASE, 1), {"indices": np.array([0, 2, 5, 6], dtype=np.int32)}, {1, 3, 6, 7}),
-    # Two rows of two objects, three further on, at each step
-    (Template("x", LOAD, BASE, 1, span=2, rows=2, row_stride=3), {}, {1, 2, 3, 4, 5, 6, 7, 8}),
-    (Template("x", LOAD, BASE, 0, span=2, rows=2, row_stride=3), {}, {1, 2, 4, 5}),
-    # Two blocks of a head, then two of the next head, whose first is five objects further on
-    (Template("x", LOAD, BASE, 1, turn=2, turn_coef=5), {}, {1, 2, 6, 7}),
-    (Template("x", LOAD, BASE, 1, turn=3, turn_coef=5), {}, {1, 2, 3, 6}),
-    # Nothing where the list of skips names the work tile's block, here 7
-    (Template("x", LOAD, BASE, 1, skips=np.array([7, 0, 7, 1], dtype=np.int32), block=7 * BASE), {}, {2, 4}),
-    (Template("x", LOAD, -BASE, 1), {}, set()),  # no access at all
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("loop", "how", "read"),
+    [
+        # A work tile of four steps from object 1 on: which of nine objects it reads.
+        (Template("x", LOAD, BASE, 0), {}, {1}),
+        (Template("x", LOAD, BASE, 1), {}, {1, 2, 3, 4}),
+        (Template("x", LOAD, BASE, 2), {}, {1, 3, 5, 7}),
+        (Template("x", LOAD, BASE, 1), {"first": BASE}, {2, 3, 4, 5}),
+        (
+            Template("x", LOAD, BASE, 1),
+            {"indices": np.array([0, 2, 5, 6], dtype=np.int32)},
+            {1, 3, 6, 7},
+        ),
+        # Two rows of two objects, three further on, at each step
+        (Template("x", LOAD, BASE, 1, span=2, rows=2, row_stride=3), {}, {1, 2, 3, 4, 5, 6, 7, 8}),
+        (Template("x", LOAD, BASE, 0, span=2, rows=2, row_stride=3), {}, {1, 2, 4, 5}),
+        # Two blocks of a head, then two of the next head, whose first is five objects further on
+        (Template("x", LOAD, BASE, 1, turn=2, turn_coef=5), {}, {1, 2, 6, 7}),
+        (Template("x", LOAD, BASE, 1, turn=3, turn_coef=5), {}, {1, 2, 3, 6}),
+        # Nothing where the list of skips names the work tile's block, here 7
+        (
+            Template(
+                "x", LOAD, BASE, 1, skips=np.array([7, 0, 7, 1], dtype=np.int32), block=7 * BASE
+            ),
+            {},
+            {2, 4},
+        ),
+        (Template("x", LOAD, -BASE, 1), {}, set()),  # no access at all
+    ],
+)
 def test_objects_that_a_template_reads(loop: Template, how: dict[str, Any], read: set[int]) -> None:
     sizes = LINE << np.arange(9, dtype=np.int32)  # of 1, 2, 4, ... lines: their sum says which
     l2 = L2(small(1, 64, 16, 16), sizes, np.zeros(9, dtype=np.uint8), 1e9)
     zero = np.zeros(1, dtype=np.int32)
     parts = {"first": zero, "count": zero + 4, "down": zero.astype(np.uint8)} | how
     launch = LoweredLaunch(
-        "x", parts["first"], parts["count"], (), (loop,), (), parts["down"], zero, zero,
+        "x",
+        parts["first"],
+        parts["count"],
+        (),
+        (loop,),
+        (),
+        parts["down"],
+        zero,
+        zero,
         indices=parts.get("indices"),
-    )  # fmt: skip
+    )
     l2.replay(launch, Ctas(1, 1, step_s=1e-9))
     assert l2.counts()[0][0] == LINE * sum(1 << o for o in read)
 
 
-@pytest.mark.parametrize(("steps", "tiles", "ctas", "done"), [
-    # The engine says at its 65,536th event how many work tiles are done. A tile of 998 steps is 1,000 events: it begins,
-    # steps, ends. So 65 tiles are done, and 534 steps of the next.
-    (998, 200, Ctas(1, 1, step_s=1e-9), 65),
-    (998, 200, Ctas(1, 1, step_s=1e-9, ahead=True), 65),  # the tile that is claimed ahead is not begun
-    # Four CTAs in step: 16 rounds are 64 tiles and 64,000 events, 382 steps of four more are 1.5 tiles.
-    (998, 200, Ctas(4, 4, step_s=1e-9), 65),
-    # 255 tiles of 257 events are 65,535: the next event begins a tile.
-    (255, 300, Ctas(1, 1, step_s=1e-9), 255),
-    (70_000, 1, Ctas(1, 1, step_s=1e-9), 0),
-], ids=["one CTA", "claimed ahead", "four CTAs", "a tile begins", "the first tile"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("steps", "tiles", "ctas", "done"),
+    [
+        # The engine says at its 65,536th event how many work tiles are done. A tile of 998 steps is 1,000 events: it begins,
+        # steps, ends. So 65 tiles are done, and 534 steps of the next.
+        (998, 200, Ctas(1, 1, step_s=1e-9), 65),
+        (
+            998,
+            200,
+            Ctas(1, 1, step_s=1e-9, ahead=True),
+            65,
+        ),  # the tile that is claimed ahead is not begun
+        # Four CTAs in step: 16 rounds are 64 tiles and 64,000 events, 382 steps of four more are 1.5 tiles.
+        (998, 200, Ctas(4, 4, step_s=1e-9), 65),
+        # 255 tiles of 257 events are 65,535: the next event begins a tile.
+        (255, 300, Ctas(1, 1, step_s=1e-9), 255),
+        (70_000, 1, Ctas(1, 1, step_s=1e-9), 0),
+    ],
+    ids=["one CTA", "claimed ahead", "four CTAs", "a tile begins", "the first tile"],
+)
 def test_tiles_that_are_done_are_told_meanwhile(
     steps: int, tiles: int, ctas: Ctas, done: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[int] = []
+    progress: list[int] = []
 
     def stopped(play: Callable[[ct.c_int32, ct.c_int32], int], launch: LoweredLaunch) -> int:
         """Plays until the engine looks whether to stop, which it does after it said how far it is."""
         count = ct.c_int32(0)
         play(count, ct.c_int32(1))
-        told.append(count.value)
+        progress.append(count.value)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(engine, "_interruptible", stopped)
@@ -441,13 +511,19 @@ def test_tiles_that_are_done_are_told_meanwhile(
     launch = LoweredLaunch("x", zero, zero + steps, (), (), (), zero.astype(np.uint8), zero, zero)
     with pytest.raises(KeyboardInterrupt):
         four_objects().replay(launch, ctas)
-    assert told == [done]
+    assert progress == [done]
 
 
-@pytest.mark.parametrize(("wrong", "words"), [
-    ({"partitions": 0}, "l2_partitions"), ({"partitions": 3}, "1 or 2"), ({"partitions": 64}, "l2_partitions"),
-    ({"dirty_ways": 0.5}, "dirty ways"), ({"ways": 33}, "l2_ways"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"partitions": 0}, "l2_partitions"),
+        ({"partitions": 3}, "1 or 2"),
+        ({"partitions": 64}, "l2_partitions"),
+        ({"dirty_ways": 0.5}, "dirty ways"),
+        ({"ways": 33}, "l2_ways"),
+    ],
+)
 def test_an_l2_that_the_model_does_not_cover_is_refused(
     wrong: dict[str, float], words: str
 ) -> None:
@@ -455,17 +531,27 @@ def test_an_l2_that_the_model_does_not_cover_is_refused(
         L2(replace(small(), **wrong), np.full(1, LINE), np.zeros(1))
 
 
-@pytest.mark.parametrize(("field", "value"), [("partitions", 3), ("partitions", 0), ("ways", 0), ("ways", 64),
-                                              ("sets", 0), ("dirty_share", 0)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("partitions", 3),
+        ("partitions", 0),
+        ("ways", 0),
+        ("ways", 64),
+        ("sets", 0),
+        ("dirty_share", 0),
+    ],
+)
 def test_the_engine_itself_refuses_such_an_l2(field: str, value: int) -> None:
     """Whoever hands it one: Python's own checks are not in the way here."""
     l2 = four_objects()
     setattr(l2.config, field, value)
     for act in (
-        lambda: l2.replay(launch_of(), Ctas(1, 1)), lambda: l2.place(range(1), dirty=False),
+        lambda: l2.replay(launch_of(), Ctas(1, 1)),
+        lambda: l2.place(range(1), dirty=False),
         lambda: l2.access(numbers(0), numbers(0), numbers(0)),
         lambda: l2.replay_recorded(launch_of(), numbers(0)[None], numbers(1), 1, numbers(0)),
-    ):  # fmt: skip
+    ):
         with pytest.raises(InputError, match="nothing was played"):
             act()
 
@@ -482,11 +568,19 @@ def test_objects_of_tensors_that_cannot_be_counted_are_refused() -> None:
 def takers(steps: list[int], slots: int, *, ahead: bool = False, step_s: float = 1e-6) -> list[int]:
     """The SM of each work tile, one CTA an SM; tiles of so many steps, from a queue."""
     n = len(steps)
-    zero, none = np.zeros(n, dtype=np.int32), np.full(n, -1, dtype=np.int32)
+    zero = np.zeros(n, dtype=np.int32)
+    none = np.full(n, -1, dtype=np.int32)
     launch = LoweredLaunch(
-        "uneven", zero, np.array(steps, dtype=np.int32), (), (Template("none", LOAD, none),), (), zero.astype(np.uint8),
-        zero, zero,
-    )  # fmt: skip
+        "uneven",
+        zero,
+        np.array(steps, dtype=np.int32),
+        (),
+        (Template("none", LOAD, none),),
+        (),
+        zero.astype(np.uint8),
+        zero,
+        zero,
+    )
     l2 = L2(small(), np.full(1, LINE, dtype=np.int32), np.zeros(1, dtype=np.uint8))
     sm, start, end = (
         np.zeros(n, dtype=np.int32),

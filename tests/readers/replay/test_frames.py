@@ -45,11 +45,15 @@ def test_a_dirty_line_is_written_back_after_its_last_load_too() -> None:
 def frames(gpu: str, words: int, turns: int, *, last: bool = False) -> tuple[float, float]:
     """Bytes read and written by eight warps an SM, each at a time of its own, that store `words` of a frame at once and
     then load them over the rest of a turn."""
-    gpu_model, rng, warps = model(load_profile(gpu)), np.random.default_rng(1), SMS * WARPS
+    gpu_model = model(load_profile(gpu))
+    rng = np.random.default_rng(1)
+    warps = SMS * WARPS
     size = np.full(warps * PIECES, words // PIECES * 128, np.int32)
     l2 = L2(gpu_model, size, np.zeros(size.size, np.uint8), scattered=0)
     side = sm_partitions(SMS, gpu_model.partitions, gpu_model.side_ends)[np.arange(warps) // WARPS]
-    begin, piece, stores = rng.uniform(0, 1, warps), (np.arange(PIECES) + 0.5) / PIECES, 0.02
+    begin = rng.uniform(0, 1, warps)
+    piece = (np.arange(PIECES) + 0.5) / PIECES
+    stores = 0.02
     times, modes = [], []
     for _ in range(turns):
         long = rng.uniform(0.9, 1.1, warps)
@@ -89,8 +93,9 @@ def test_last_uses_leave_the_l2_to_what_is_needed(words: int) -> None:
     for kind in ("local", "local-last-use"):
         row = rows["cycle", kind, str(words)]
         counted[kind] = float(row["dram__bytes_read.sum"]), float(row["dram__bytes_write.sum"])
-    plain, last = frames("h200", words, 6), frames("h200", words, 6, last=True)
+    plain = frames("h200", words, 6)
+    last = frames("h200", words, 6, last=True)
     assert plain[0] == pytest.approx(counted["local"][0], rel=0.3)
     assert last[0] < 0.5 * plain[0]
-    for found, kind in ((plain, "local"), (last, "local-last-use")):
-        assert found[1] == pytest.approx(counted[kind][1], rel=0.15)
+    for counts, kind in ((plain, "local"), (last, "local-last-use")):
+        assert counts[1] == pytest.approx(counted[kind][1], rel=0.15)

@@ -24,10 +24,10 @@ ACCESSES = Path(__file__).parents[2] / "code" / "ptx" / "accesses.ptx"
 SMS, WARPS = 132, 16
 
 
-def launch(open_lines: float, stored: int, asked: int) -> Launch:
+def launch(open_lines: float, stored: int, requested: int) -> Launch:
     """A CTA an SM, which together store so many bytes of sectors, and ask for so many bytes to be stored."""
     none = np.zeros(SMS, dtype=np.int32)
-    in_parts = {"out": InParts(open_lines, asked)}
+    in_parts = {"out": InParts(open_lines, requested)}
     touched = Touched({"out": np.array([stored])}, none, none, none, (), in_parts=in_parts)
     return Launch("columns", Domain(1, 1, SMS, 1, 1, 1), Outer.QUERY, (), touched=touched)
 
@@ -46,9 +46,11 @@ def test_sectors_that_wait_for_their_rest_are_read(gpu: str, case: str, blocks: 
     with measurements(f"{gpu}_cache_edges.csv").open(encoding="utf-8", newline="") as file:
         counted = {row["case"]: row for row in csv.DictReader(file)}
     stored = SMS * WARPS * 8 * 32 * 128
-    found = moved(launch(WARPS * 32 * blocks, stored, stored), gpu)
-    assert found["read"] == pytest.approx(float(counted[case]["hbm_read"]), rel=0.06)
-    assert found["write"] == found["read"]  # it is written back, and once more when it is whole
+    hbm_bytes = moved(launch(WARPS * 32 * blocks, stored, stored), gpu)
+    assert hbm_bytes["read"] == pytest.approx(float(counted[case]["hbm_read"]), rel=0.06)
+    assert (
+        hbm_bytes["write"] == hbm_bytes["read"]
+    )  # it is written back, and once more when it is whole
     # An eighth of each sector alone: all are read, and written as often as before.
     eighth = moved(launch(WARPS * 32 * 7, stored, stored // 8), gpu)
     assert eighth["read"] == pytest.approx(float(counted["columns-eighth"]["hbm_read"]), rel=0.04)
@@ -73,11 +75,11 @@ def test_a_line_is_open_from_its_first_store_to_its_last() -> None:
         "cols": cols,
     }
     kernel = entries(ACCESSES.read_text(encoding="utf-8"))["column_store"]
-    found = evaluate(kernel, (8,), arguments, (128,))
-    ((_, parts),) = stored_in_parts(found, *all_moves(found)).items()
+    counts = evaluate(kernel, (8,), arguments, (128,))
+    ((_, parts),) = stored_in_parts(counts, *all_moves(counts)).items()
     assert parts.open_lines == 256 * 15 / 32
     assert parts.bytes == rows * cols * 4
     whole = entries(ACCESSES.read_text(encoding="utf-8"))["transpose"]
     square = {n: TensorArgument(n, (256, 256), "fp32") for n in ("in", "out")}
-    found = evaluate(whole, (8, 8), square | {"n": 256}, (32, 8))
-    assert stored_in_parts(found, *all_moves(found)) == {}
+    counts = evaluate(whole, (8, 8), square | {"n": 256}, (32, 8))
+    assert stored_in_parts(counts, *all_moves(counts)) == {}

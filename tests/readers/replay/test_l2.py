@@ -64,7 +64,8 @@ def total(l2: L2) -> tuple[int, int]:
 @given(accesses=ACCESSES)
 def test_one_l2_for_itself_is_one_l2(accesses: list[tuple[int, int, int]]) -> None:
     one_side = [(mode, item, 0) for mode, item, _ in accesses]
-    alone, plain = accessed(several(1), one_side), accessed(small(1, 2, 4), one_side)
+    alone = accessed(several(1), one_side)
+    plain = accessed(small(1, 2, 4), one_side)
     assert alone.counts() == plain.counts()
     assert alone.dirty_bytes() == plain.dirty_bytes()
 
@@ -87,10 +88,8 @@ def test_a_cache_at_the_memorys_side_never_raises_hbm_bytes(
 ) -> None:
     """What is read beyond it is no more than without it, what is written the same; and the L2s ask it for exactly what
     they asked memory for."""
-    without, with_it = (
-        accessed(several(8), accesses),
-        accessed(several(8, side=behind(sets)), accesses),
-    )
+    without = accessed(several(8), accesses)
+    with_it = accessed(several(8, side=behind(sets)), accesses)
     assert total(with_it)[0] <= total(without)[0]
     assert total(with_it)[1] == total(without)[1]
     filled, drained = map(sum, with_it.behind())
@@ -102,8 +101,8 @@ def test_a_cache_at_the_memorys_side_never_raises_hbm_bytes(
 @given(accesses=ACCESSES)
 def test_the_side_keeps_the_latest_lines_of_each_set(accesses: list[tuple[int, int, int]]) -> None:
     """Against a plain LRU of what leaves the L2s, which hold one line each and so nearly nothing."""
-    made = several(8, sets=1, ways=1, side=behind(4, 2))
-    l2 = accessed(made, [(LOAD, item, side) for _, item, side in accesses])
+    l2_model = several(8, sets=1, ways=1, side=behind(4, 2))
+    l2 = accessed(l2_model, [(LOAD, item, side) for _, item, side in accesses])
     held: dict[int, int] = {}
     sets: list[OrderedDict[int, None]] = [OrderedDict() for _ in range(4)]
     turn = l2.samples.dealt_out(4)
@@ -158,8 +157,8 @@ def test_workgroups_go_to_l2s_in_turn_whatever_is_free() -> None:
         launched(tiles, LOAD, zero, steps), Ctas(slots=sms, sms=sms, step_s=1e-6), trace=trace
     )
     assert (sm % 8 == np.arange(tiles) % 8).all()
-    own = start[np.arange(tiles) % 8 == 3]
-    assert (np.diff(own) >= 0).all()
+    third = start[np.arange(tiles) % 8 == 3]
+    assert (np.diff(third) >= 0).all()
     assert sm_partitions(sms, 8, (1, 2), apart=True).tolist() == [*range(8), *range(8)]
 
 
@@ -170,10 +169,11 @@ def test_what_is_dirty_at_the_end_of_a_launch_is_written_back_and_stays() -> Non
         np.zeros(8, dtype=np.uint8),
         1e9,
     )
-    each, none = np.arange(8, dtype=np.int32), np.zeros(8, dtype=np.int32)
-    l2.replay(launched(8, STORE, each, none), Ctas(slots=8, sms=8))
+    lines_once = np.arange(8, dtype=np.int32)
+    none = np.zeros(8, dtype=np.int32)
+    l2.replay(launched(8, STORE, lines_once, none), Ctas(slots=8, sms=8))
     assert (total(l2), l2.dirty_bytes(), sum(l2.behind()[1])) == ((0, 8 * LINE), 0, 8 * LINE)
-    l2.replay(launched(8, LOAD, each, none), Ctas(slots=8, sms=8))
+    l2.replay(launched(8, LOAD, lines_once, none), Ctas(slots=8, sms=8))
     assert total(l2) == (0, 8 * LINE)
 
 
@@ -202,7 +202,7 @@ def test_a_prediction_has_bytes_of_every_level() -> None:
     """Heads fastest, each L2 meets every head's keys anew; heads shared out, a head's tiles meet in one."""
     problem = AttentionProblem(heads=16, seq_q=4096, head_dim=128, dtype="bf16")
     gpu = load_profile("mi355x")
-    found = {}
+    reads_behind = {}
     for kernel in ("aiter", "hipkittens"):
         p = predict(problem, resolve(kernel, problem, gpu), gpu)
         assert p.side is not None
@@ -211,8 +211,8 @@ def test_a_prediction_has_bytes_of_every_level() -> None:
         assert p.to_dict()["totals"]["side"] == {"read": p.side.read, "write": p.side.write}
         assert p.l2_hit_rate == pytest.approx(1 - p.side.read / p.l2.read)
         assert f"{p.l2_hit_rate:.1%} of the bytes that are read from an L2 lie in it" in str(p)
-        found[kernel] = p.side.read
-    assert 3 * found["hipkittens"] < found["aiter"]
+        reads_behind[kernel] = p.side.read
+    assert 3 * reads_behind["hipkittens"] < reads_behind["aiter"]
 
 
 def test_one_l2_has_a_hit_rate_and_no_level_behind_it() -> None:

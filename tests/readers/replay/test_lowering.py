@@ -52,7 +52,8 @@ def test_loops_run_over_the_visited_blocks(case: tuple[AttentionProblem, Kernel]
     for launch, low in zip(chain.launches, lower(chain, 8).launches, strict=True):
         d = launch.domain
         tile, index = loop_steps(low)
-        block, head = low.block[tile].astype(np.int64), low.head[tile].astype(np.int64)
+        block = low.block[tile].astype(np.int64)
+        head = low.head[tile].astype(np.int64)
         if streams(launch):
             continue
         if launch.outer is Outer.KEY:
@@ -63,8 +64,12 @@ def test_loops_run_over_the_visited_blocks(case: tuple[AttentionProblem, Kernel]
                 for h, b, j in zip(head, block, index, strict=True)
             }
         v = d.visited
-        right = {(h, i, j) for h in range(d.grid_heads) for i in range(d.query_blocks)
-                 for j in range(int(v.first[i]), int(v.end[i]))}  # fmt: skip
+        right = {
+            (h, i, j)
+            for h in range(d.grid_heads)
+            for i in range(d.query_blocks)
+            for j in range(int(v.first[i]), int(v.end[i]))
+        }
         assert pairs == right
         assert tile.size == len(right)  # no pair twice
 
@@ -114,8 +119,13 @@ def test_orders_by_hand() -> None:
     # clusters of two blocks: the last of the three has one alone
     assert first_tiles(5, order=Order.HEAD, cluster=2) == [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)]
     assert first_tiles(6, order=Order.HEAD, cluster=2, start=Start.HEAVY_FIRST) == [
-        (0, 2), (1, 2), (2, 2), (3, 2), (0, 0), (0, 1)
-    ]  # fmt: skip
+        (0, 2),
+        (1, 2),
+        (2, 2),
+        (3, 2),
+        (0, 0),
+        (0, 1),
+    ]
     # sections of three heads: heads fastest in (0, 1, 2), all its blocks, then the last section of one head
     assert first_tiles(12, section_heads=3)[8:] == [(2, 2), (3, 0), (3, 1), (3, 2)]
 
@@ -137,8 +147,19 @@ def test_grouped_heads_share_their_keys() -> None:
     key = next(t for t in low.loop if t.tensor == "K")
     owner = (key.base - key.base.min()) // 2  # two key blocks a head
     assert dict(zip(low.head.tolist(), owner.tolist(), strict=True)) == {
-        0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 1, 6: 2, 7: 2, 8: 2, 9: 3, 10: 3, 11: 3,
-    }  # fmt: skip
+        0: 0,
+        1: 0,
+        2: 0,
+        3: 1,
+        4: 1,
+        5: 1,
+        6: 2,
+        7: 2,
+        8: 2,
+        9: 3,
+        10: 3,
+        11: 3,
+    }
 
 
 @pytest.mark.slow
@@ -183,9 +204,15 @@ def test_blocks_of_different_launches_that_divide_unevenly() -> None:
 
 TOO_LARGE = [
     (AttentionProblem(batch=64, heads=128, seq_q=1 << 20, head_dim=64), flash()),
-    (AttentionProblem(batch=4, heads=64, seq_q=1 << 18, head_dim=64), Kernel("naive", "naive", Tile(64, 64))),
-    (AttentionProblem(batch=64, heads=64, seq_q=1 << 18, head_dim=64), Kernel("flash1", "flash1", Tile(16, 16))),
-]  # fmt: skip
+    (
+        AttentionProblem(batch=4, heads=64, seq_q=1 << 18, head_dim=64),
+        Kernel("naive", "naive", Tile(64, 64)),
+    ),
+    (
+        AttentionProblem(batch=64, heads=64, seq_q=1 << 18, head_dim=64),
+        Kernel("flash1", "flash1", Tile(16, 16)),
+    ),
+]
 
 
 @pytest.mark.parametrize(("problem", "kernel"), TOO_LARGE)

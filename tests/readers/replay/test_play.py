@@ -23,10 +23,15 @@ GPUS = ("a100", "h200", "l4", "t4")
 def random_call(draw: random.Random) -> tuple[AttentionProblem, str, str]:
     kv_heads = draw.choice((1, 2, 4))
     values: dict[str, Any] = {
-        "batch": draw.choice((1, 2)), "kv_heads": kv_heads, "heads": kv_heads * draw.choice((1, 4)),
-        "seq_q": draw.choice((1, 128, 1000, 2048, 4096, 16384)), "head_dim": draw.choice((64, 128)), "dtype": "fp16",
-        "mask": draw.choice(("none", "causal")), "passes": draw.choice(("fwd", "fwd", "bwd", "fwd+bwd")),
-    }  # fmt: skip
+        "batch": draw.choice((1, 2)),
+        "kv_heads": kv_heads,
+        "heads": kv_heads * draw.choice((1, 4)),
+        "seq_q": draw.choice((1, 128, 1000, 2048, 4096, 16384)),
+        "head_dim": draw.choice((64, 128)),
+        "dtype": "fp16",
+        "mask": draw.choice(("none", "causal")),
+        "passes": draw.choice(("fwd", "fwd", "bwd", "fwd+bwd")),
+    }
     if values["seq_q"] == 1:
         values |= {"seq_k": draw.choice((1000, 8192, 100_000)), "mask": "none", "passes": "fwd"}
     return AttentionProblem(**values), draw.choice(KERNELS), draw.choice(GPUS)
@@ -42,9 +47,15 @@ def test_the_capacity_rule_moves_no_more_from_a_warm_start_than_from_a_cold_one(
         except InputError:
             continue
         seen += 1
-        cold, warm = call.capacity("cold").tensors("hbm"), call.capacity("warm").tensors("hbm")
-        assert all(moved <= cold[tensor] for tensor, moved in warm.items()), (problem, kernel, gpu)
-        less, same = less + (warm != cold), same + (warm == cold)
+        cold = call.capacity("cold").tensors("hbm")
+        warm = call.capacity("warm").tensors("hbm")
+        assert all(moved_bytes <= cold[tensor] for tensor, moved_bytes in warm.items()), (
+            problem,
+            kernel,
+            gpu,
+        )
+        less = less + (warm != cold)
+        same = same + (warm == cold)
     assert less > 20 < same
 
 
@@ -53,14 +64,14 @@ def test_a_larger_l2_leaves_no_less() -> None:
     for kernel in ("fa2", "naive"):
         call = planned(problem, kernel, "a100")
         sizes = [call.profile.need_int("l2_bytes") * n // 8 for n in (1, 4, 8, 16, 32, 256)]
-        moved = [
+        traffics = [
             planned(problem, kernel, replace(call.profile, l2_bytes=size)).capacity("warm")
             for size in sizes
         ]
-        reads = [traffic.total("hbm", "read") for traffic in moved]
+        reads = [traffic.total("hbm", "read") for traffic in traffics]
         assert reads == sorted(reads, reverse=True)
         assert reads[-1] == 0 < reads[0]
-        assert moved[-1].total("hbm", "write") == 0
+        assert traffics[-1].total("hbm", "write") == 0
 
 
 FITS = [
@@ -79,8 +90,13 @@ OUTGROWS = [
 
 
 def of(gpu: str, kernel: str, values: dict[str, Any], start: str, method: str) -> iosim.Prediction:
-    return predict(AttentionProblem(**{"head_dim": 64, "dtype": "fp16"} | values), kernel, gpu, l2_start=start,
-                   method=method)  # fmt: skip
+    return predict(
+        AttentionProblem(**{"head_dim": 64, "dtype": "fp16"} | values),
+        kernel,
+        gpu,
+        l2_start=start,
+        method=method,
+    )
 
 
 @pytest.mark.parametrize(("gpu", "kernel", "values"), FITS)
@@ -112,10 +128,10 @@ def test_where_nothing_fits_a_warm_start_is_a_cold_one(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_takes_a_warm_start(method: str) -> None:
-    made = of("a100", "fa2", {"heads": 2, "seq_q": 512}, "warm", method)
-    assert made.l2_start == "warm"
+    warm_call = of("a100", "fa2", {"heads": 2, "seq_q": 512}, "warm", method)
+    assert warm_call.l2_start == "warm"
     if method != "bounds":
-        assert made.total("hbm", "read") < made.hbm_bounds.compulsory_read
+        assert warm_call.total("hbm", "read") < warm_call.hbm_bounds.compulsory_read
 
 
 def test_a_sweep_says_what_predict_says() -> None:
@@ -136,10 +152,10 @@ def test_a_sweep_says_what_predict_says() -> None:
 
 
 def test_what_would_take_too_long_is_estimated_from_a_warm_start_too() -> None:
-    made = predict(
+    prediction = predict(
         AttentionProblem(heads=8, seq_q=1 << 20, head_dim=128), "naive", "h200", l2_start="warm"
     )
-    assert (made.method, made.l2_start) == ("capacity", "warm")
+    assert (prediction.method, prediction.l2_start) == ("capacity", "warm")
 
 
 def test_a_few_heads_stand_for_all_from_a_warm_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,10 +167,8 @@ def test_a_few_heads_stand_for_all_from_a_warm_start(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(heads, "PLAYED_ACCESSES", accesses // 8 + 1)
     share = head_share_of(call)
     assert share is not None
-    some, every = (
-        call.replay(Play(l2_start="warm", share=share)),
-        call.replay(Play(l2_start="warm")),
-    )
+    some = call.replay(Play(l2_start="warm", share=share))
+    every = call.replay(Play(l2_start="warm"))
     for direction in ("read", "write"):
         assert some.traffic.total("hbm", direction) == pytest.approx(
             every.traffic.total("hbm", direction), rel=0.01

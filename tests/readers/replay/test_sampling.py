@@ -104,18 +104,18 @@ def test_what_is_outside_the_loop_is_counted_for_skipped_tiles_too(
 def test_short_launches_are_played_whole() -> None:
     problem, chain = call("fa2", "h200", "causal", 8192)
     profile = load_profile("h200")
-    found = Call.of(problem, resolve("fa2", problem, profile), profile, chain).replay(
+    replay = Call.of(problem, resolve("fa2", problem, profile), profile, chain).replay(
         Play(part=True)
     )
-    assert found.launches[0].windows is None
-    assert found == played("fa2", "h200", "causal", 8192, part=False)
+    assert replay.launches[0].windows is None
+    assert replay == played("fa2", "h200", "causal", 8192, part=False)
 
 
 @pytest.mark.slow
 def test_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
     budget(monkeypatch, 1_000_000)
-    one, two = (played("fa2", "h200", "causal", 131072, part=True) for _ in range(2))
-    assert one.traffic == two.traffic
+    first, two = (played("fa2", "h200", "causal", 131072, part=True) for _ in range(2))
+    assert first.traffic == two.traffic
 
 
 @pytest.mark.slow
@@ -125,9 +125,9 @@ def test_a_million_tokens_in_seconds() -> None:
     assert tile_accesses(chain) > 30 * QUICK_ACCESSES
     assert default_method(chain) == ("sampled", ())
     start = time.process_time()
-    found = played("fa2", "h200", "causal", 1 << 20, 8, part=True)
+    replay = played("fa2", "h200", "causal", 1 << 20, 8, part=True)
     assert time.process_time() - start < 4.0
-    assert any("played in part" in note for note in found.notes())
+    assert any("played in part" in note for note in replay.notes())
 
 
 def test_rows_that_all_tiles_of_a_head_go_over_are_looked_at_once() -> None:

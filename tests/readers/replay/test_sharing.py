@@ -41,14 +41,16 @@ def ends_on_an_sm(rates: Sequence[float], work: Sequence[float]) -> list[float]:
 
     Those still there, the oldest first, go on at rates[0], rates[1], ...
     """
-    left, now = dict(enumerate(work)), 0.0
+    remaining, now = dict(enumerate(work)), 0.0
     ends = [0.0] * len(work)
-    while left:
-        pace = dict(zip(sorted(left), rates, strict=False))
-        first = min(left, key=lambda cta: left[cta] / pace[cta])
-        step = left[first] / pace[first]
+    while remaining:
+        pace = dict(zip(sorted(remaining), rates, strict=False))
+        first = min(remaining, key=lambda cta: remaining[cta] / pace[cta])
+        step = remaining[first] / pace[first]
         now += step
-        left = {cta: amount - pace[cta] * step for cta, amount in left.items() if cta != first}
+        remaining = {
+            cta: amount - pace[cta] * step for cta, amount in remaining.items() if cta != first
+        }
         ends[first] = now
     return ends
 
@@ -72,14 +74,14 @@ def test_three_ctas_by_hand() -> None:
 def sms(draw: st.DrawFn) -> tuple[list[float], list[float]]:
     """(rates that do not rise with age's rank, work that does not fall): the oldest ends first."""
     count = draw(st.integers(1, 8))
-    each = st.lists(st.floats(0.2, 5.0), min_size=count, max_size=count)
-    return sorted(draw(each), reverse=True), sorted(draw(each))
+    amounts = st.lists(st.floats(0.2, 5.0), min_size=count, max_size=count)
+    return sorted(draw(amounts), reverse=True), sorted(draw(amounts))
 
 
-def recovered(found: Rates, rates: Sequence[float], work: Sequence[float]) -> bool:
+def recovered(rates_found: Rates, rates: Sequence[float], work: Sequence[float]) -> bool:
     """Whether the rates of a simulated SM are found again from its ends."""
-    made = found(ends_on_an_sm(rates, work), work)
-    return bool(np.allclose(made, np.array(rates) / mean(rates), rtol=1e-6, atol=1e-9))
+    recovered_rates = rates_found(ends_on_an_sm(rates, work), work)
+    return bool(np.allclose(recovered_rates, np.array(rates) / mean(rates), rtol=1e-6, atol=1e-9))
 
 
 @given(sms())
@@ -102,17 +104,17 @@ def test_units_drop_out(sm: tuple[list[float], list[float]], seconds: float, key
 
 def nobody_moves_up(ends: Sequence[float], work: Sequence[float]) -> list[float]:
     """As though a CTA kept its rate when an older one ends."""
-    made = [amount / end for amount, end in zip(work, ends, strict=True)]
-    return [rate / mean(made) for rate in made]
+    speeds = [amount / end for amount, end in zip(work, ends, strict=True)]
+    return [rate / mean(speeds) for rate in speeds]
 
 
 def all_go_first(ends: Sequence[float], work: Sequence[float]) -> list[float]:
     """As though all who are left had the oldest's rate from the first end on."""
-    made = [work[0] / ends[0]]
-    made += [
-        (w - made[0] * (t - ends[0])) / ends[0] for w, t in zip(work[1:], ends[1:], strict=True)
+    speeds = [work[0] / ends[0]]
+    speeds += [
+        (w - speeds[0] * (t - ends[0])) / ends[0] for w, t in zip(work[1:], ends[1:], strict=True)
     ]
-    return [rate / mean(made) for rate in made]
+    return [rate / mean(speeds) for rate in speeds]
 
 
 def all_have_the_same_work(ends: Sequence[float], work: Sequence[float]) -> Sequence[float]:
@@ -128,13 +130,18 @@ def not_in_units_of_the_mean(ends: Sequence[float], work: Sequence[float]) -> Se
 
 
 PLANTED: tuple[Rates, ...] = (
-    nobody_moves_up, all_go_first, all_have_the_same_work, youngest_first, not_in_units_of_the_mean,
-)  # fmt: skip
+    nobody_moves_up,
+    all_go_first,
+    all_have_the_same_work,
+    youngest_first,
+    not_in_units_of_the_mean,
+)
 
 
 @pytest.mark.parametrize("wrong", PLANTED)
 def test_a_wrong_formula_is_seen(wrong: Rates) -> None:
-    rates, work = [4.0, 3.0, 1.0], [12.0, 14.0, 20.0]
+    rates = [4.0, 3.0, 1.0]
+    work = [12.0, 14.0, 20.0]
     assert recovered(rates_from_ends, rates, work)
     assert not recovered(wrong, rates, work)
 
@@ -143,11 +150,11 @@ def test_a_wrong_formula_is_seen(wrong: Rates) -> None:
 
 
 def rows() -> list[dict[str, str]]:
-    found = []
+    rate_rows = []
     for table in sharing.TABLES:
         with (data_dir("kernels") / table).open(encoding="utf-8", newline="") as file:
-            found += list(csv.DictReader(file))
-    return found
+            rate_rows += list(csv.DictReader(file))
+    return rate_rows
 
 
 def all_rates() -> dict[Key, tuple[float, ...]]:
@@ -156,28 +163,28 @@ def all_rates() -> dict[Key, tuple[float, ...]]:
 
 
 def test_the_table_loads() -> None:
-    found, usual = all_rates(), usual_heights()
-    assert len(found) > 200
-    assert set(usual) == {2, 3, 4, 5, 6, 7}
-    for key, rates in found.items():
+    all_sharing_rates, heights = all_rates(), usual_heights()
+    assert len(all_sharing_rates) > 200
+    assert set(heights) == {2, 3, 4, 5, 6, 7}
+    for key, rates in all_sharing_rates.items():
         assert len(rates) == key[-1]
         assert mean(rates) == pytest.approx(1)
         assert min(rates) > 0.3, key
         assert all(a > b - 0.05 for a, b in pairwise(rates)), key  # the older, the faster
-    for ctas, height in usual.items():
-        own = [
+    for ctas, height in heights.items():
+        heights_of_count = [
             rates[0] - rates[-1]
-            for key, rates in found.items()
+            for key, rates in all_sharing_rates.items()
             if key[0] == "own" and len(rates) == ctas
         ]
-        assert height == median(own)
+        assert height == median(heights_of_count)
 
 
 def test_every_row_is_used() -> None:
-    found = all_rates()
+    rates = all_rates()
     for row in rows():
         assert len(row["keys"].split()) == len(row["ends_us"].split()) == int(row["ctas"])
-        assert (*sharing._key(row), int(row["ctas"])) in found
+        assert (*sharing._key(row), int(row["ctas"])) in rates
 
 
 def test_kernels_that_the_benchmark_names_were_measured() -> None:
@@ -197,7 +204,7 @@ def test_runs_of_a_kernel_agree() -> None:
 
 def two_ctas(kernel: str, head_dim: str, causal: str, build: str = "") -> tuple[float, float]:
     """The mean rates of a library's kernel with two CTAs, by hand from its rows."""
-    made = []
+    pairs = []
     for row in rows():
         if (row["kernel"], row["head_dim"], row["causal"], row.get("build", "")) == (
             kernel,
@@ -211,15 +218,19 @@ def two_ctas(kernel: str, head_dim: str, causal: str, build: str = "") -> tuple[
             rate = (
                 younger / older * first - (second - first)
             ) / first  # of the younger, in units of the older's
-            made.append((2 / (1 + rate), 2 * rate / (1 + rate)))
-    return mean(a for a, _ in made), mean(b for _, b in made)
+            pairs.append((2 / (1 + rate), 2 * rate / (1 + rate)))
+    return mean(a for a, _ in pairs), mean(b for _, b in pairs)
 
 
 @pytest.mark.parametrize(
     ("name", "stands_for", "head_dim", "mask"),
-    [("fa2", "flash", 128, "none"), ("fa2", "flash", 64, "causal"), ("fa2", "flash", 256, "causal"),
-     ("cutlass", "efficient", 128, "none")],
-)  # fmt: skip
+    [
+        ("fa2", "flash", 128, "none"),
+        ("fa2", "flash", 64, "causal"),
+        ("fa2", "flash", 256, "causal"),
+        ("cutlass", "efficient", 128, "none"),
+    ],
+)
 def test_kernels_of_libraries(name: str, stands_for: str, head_dim: int, mask: str) -> None:
     problem = AttentionProblem(heads=8, seq_q=4096, head_dim=head_dim, dtype="bf16", mask=mask)
     kernel = resolve(name, problem, GPU)
@@ -229,9 +240,14 @@ def test_kernels_of_libraries(name: str, stands_for: str, head_dim: int, mask: s
 
 @pytest.mark.parametrize(
     ("tokens", "head_dim", "splits", "build"),
-    [(4096, 128, 1, ""), (4095, 128, 1, "ragged"), (4096, 104, 1, "narrow"), (4095, 104, 1, "narrow"),
-     (4095, 104, 2, "")],
-)  # fmt: skip
+    [
+        (4096, 128, 1, ""),
+        (4095, 128, 1, "ragged"),
+        (4096, 104, 1, "narrow"),
+        (4095, 104, 1, "narrow"),
+        (4095, 104, 2, ""),
+    ],
+)
 def test_builds_of_flash_attention_2(tokens: int, head_dim: int, splits: int, build: str) -> None:
     """The kernel of splits is another, whose shares nobody measured."""
     problem = AttentionProblem(heads=8, seq_q=tokens, head_dim=head_dim, dtype="bf16")
@@ -249,9 +265,9 @@ def test_an_untested_mask_takes_the_unmasked_kernel_of_the_library() -> None:
     )
 
 
-def own(tile: tuple[int, int] = (128, 64), dtype: str = "bf16", mask: str = "none", **over: Any) -> tuple[
-    Kernel, AttentionProblem
-]:  # fmt: skip
+def own(
+    tile: tuple[int, int] = (128, 64), dtype: str = "bf16", mask: str = "none", **over: Any
+) -> tuple[Kernel, AttentionProblem]:
     problem = AttentionProblem(heads=8, seq_q=4096, head_dim=128, dtype=dtype, mask=mask)
     return resolve("flash", problem, GPU, Overrides(tile=tile, warps=4, stages=2, **over)), problem
 
@@ -268,13 +284,13 @@ def test_known_heights() -> None:
 
 def test_the_mask_and_the_list_are_part_of_the_kernel() -> None:
     persistent = own(scheduler="persistent")
-    found = {rates_of(*own(), 2), rates_of(*own(mask="causal"), 2), rates_of(*persistent, 2)}
-    assert len(found) == 3
+    rates = {rates_of(*own(), 2), rates_of(*own(mask="causal"), 2), rates_of(*persistent, 2)}
+    assert len(rates) == 3
 
 
 def test_a_dtype_that_was_not_measured_takes_that_of_bf16() -> None:
-    found = all_rates()
-    assert ("own", 128, 128, 64, 4, 2, False, False, "fp16", 2) not in found
+    rates = all_rates()
+    assert ("own", 128, 128, 64, 4, 2, False, False, "fp16", 2) not in rates
     assert rates_of(*own(dtype="fp16"), 2) == rates_of(*own(), 2)
     assert rates_of(*own(dtype="fp16", mask="causal"), 2) != rates_of(
         *own(mask="causal"), 2
@@ -282,19 +298,22 @@ def test_a_dtype_that_was_not_measured_takes_that_of_bf16() -> None:
 
 
 def test_what_was_not_measured_falls_evenly() -> None:
-    usual = usual_heights()
-    assert rates_of(*own((192, 64)), 2) == (1 + usual[2] / 2, 1 - usual[2] / 2)
-    assert rates_of(*own(), 2, compiled=False) == (1 + usual[2] / 2, 1 - usual[2] / 2)
+    heights = usual_heights()
+    assert rates_of(*own((192, 64)), 2) == (1 + heights[2] / 2, 1 - heights[2] / 2)
+    assert rates_of(*own(), 2, compiled=False) == (1 + heights[2] / 2, 1 - heights[2] / 2)
     kernel, problem = own()
-    assert rates_of(kernel.with_(cta_shares=""), problem, 2) == (1 + usual[2] / 2, 1 - usual[2] / 2)
+    assert rates_of(kernel.with_(cta_shares=""), problem, 2) == (
+        1 + heights[2] / 2,
+        1 - heights[2] / 2,
+    )
     three = rates_of(kernel.with_(cta_shares=""), problem, 3)
-    assert three == pytest.approx((1 + usual[3] / 2, 1, 1 - usual[3] / 2))
+    assert three == pytest.approx((1 + heights[3] / 2, 1, 1 - heights[3] / 2))
 
 
 def test_as_many_ctas_as_nobody_has_take_the_nearest_number() -> None:
-    usual = usual_heights()
+    heights = usual_heights()
     kernel, problem = own()
-    assert rates_of(kernel, problem, 16) == pytest.approx(sloped(usual[7], 16))
+    assert rates_of(kernel, problem, 16) == pytest.approx(sloped(heights[7], 16))
 
 
 def test_a_cta_alone_has_the_sm() -> None:
@@ -386,5 +405,5 @@ def test_a_column_read_backwards_is_seen(column: str, monkeypatch: pytest.Monkey
 
     expected = two_ctas("flash", "64", "1")
     monkeypatch.setattr(sharing.csv, "DictReader", turned)
-    found = measured_rates.__wrapped__("flash")
-    assert found["flash", 64, True, "", 2] != pytest.approx(expected)
+    backwards = measured_rates.__wrapped__("flash")
+    assert backwards["flash", 64, True, "", 2] != pytest.approx(expected)

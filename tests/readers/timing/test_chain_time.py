@@ -28,11 +28,11 @@ RESOURCES = {"tensor", "hbm", "l2", "smem", "exp", "latency"}
 
 
 def timed(
-    asked: AttentionProblem, kernel: Kernel | str, gpu: str, measured: bool = True
+    case: AttentionProblem, kernel: Kernel | str, gpu: str, measured: bool = True
 ) -> ChainTime:
     profile = load_profile(gpu)
-    chosen = resolve(kernel, asked, profile) if isinstance(kernel, str) else kernel
-    call = Call.of(asked, chosen, profile)
+    chosen = resolve(kernel, case, profile) if isinstance(kernel, str) else kernel
+    call = Call.of(case, chosen, profile)
     return call.time(call.counted + call.capacity(), measured=measured)
 
 
@@ -62,22 +62,22 @@ class TestRaggedBlocks:
     ) -> None:
         times = []
         for n in (tokens, tokens + 1):
-            asked, profile = (
-                AttentionProblem(heads=heads, seq_q=n, head_dim=head_dim, dtype="bf16"),
-                load_profile(gpu),
+            case = AttentionProblem(heads=heads, seq_q=n, head_dim=head_dim, dtype="bf16")
+            profile = load_profile(gpu)
+            whole_call = Call.of(case, resolve(kernel, case, profile), profile)
+            times.append(
+                max(launch.total_s for launch in whole_call.time(whole_call.counted).launches)
             )
-            made = Call.of(asked, resolve(kernel, asked, profile), profile)
-            times.append(max(launch.total_s for launch in made.time(made.counted).launches))
         assert times[1] / times[0] >= 1
 
 
 class TestChainTime:
     def test_resources_have_their_names_and_latency_is_the_rest(self) -> None:
-        found = timed(problem(), "fa2", "h200").launches[0]
-        assert set(found.seconds) == RESOURCES
-        longest = max(v for k, v in found.seconds.items() if k != "latency")
-        assert found.total_s == pytest.approx(longest + found.seconds["latency"])
-        assert found.bound_by == "tensor"
+        launch = timed(problem(), "fa2", "h200").launches[0]
+        assert set(launch.seconds) == RESOURCES
+        longest = max(v for k, v in launch.seconds.items() if k != "latency")
+        assert launch.total_s == pytest.approx(longest + launch.seconds["latency"])
+        assert launch.bound_by == "tensor"
 
     def test_decoding_is_bound_by_hbm(self) -> None:
         assert (
@@ -86,16 +86,15 @@ class TestChainTime:
         )
 
     def test_a_tiny_launch_is_latency(self) -> None:
-        found = timed(problem(heads=1, seq_q=16), "fa2", "h200")
-        assert found.bound_by == "latency"
+        chain_time = timed(problem(heads=1, seq_q=16), "fa2", "h200")
+        assert chain_time.bound_by == "latency"
         latency = load_profile("h200").need("launch_latency_s")
-        assert latency < found.total_s < 4 * latency
+        assert latency < chain_time.total_s < 4 * latency
 
     def test_specification_is_at_least_as_fast_for_long_sequences(self) -> None:
-        asked = problem(seq_q=16384)
+        case = problem(seq_q=16384)
         assert (
-            timed(asked, "fa2", "a100", measured=False).total_s
-            < timed(asked, "fa2", "a100").total_s
+            timed(case, "fa2", "a100", measured=False).total_s < timed(case, "fa2", "a100").total_s
         )
 
     def test_mma_sync_stays_below_its_share_on_hopper(self) -> None:
@@ -107,13 +106,19 @@ class TestChainTime:
         assert 0.35 * 989e12 < rate < 0.66 * 989e12
 
     def test_what_is_unknown_is_said_and_left_out(self) -> None:
-        bare = replace(load_profile("a100"), exp_per_clock_per_sm=None, dram_bandwidth_bytes_per_s=None,
-                       dram_bandwidth_measured_bytes_per_s=None, dram_read_bandwidth_bytes_per_s=None,
-                       shared_memory_bytes_per_clock_per_sm=None)  # fmt: skip
-        asked, kernel = problem(), flash(Tile(128, 64, 4))
-        call = Call.of(asked, kernel, bare)
-        found = call.time(call.counted)
-        seconds = found.launches[0].seconds
+        bare = replace(
+            load_profile("a100"),
+            exp_per_clock_per_sm=None,
+            dram_bandwidth_bytes_per_s=None,
+            dram_bandwidth_measured_bytes_per_s=None,
+            dram_read_bandwidth_bytes_per_s=None,
+            shared_memory_bytes_per_clock_per_sm=None,
+        )
+        case = problem()
+        kernel = flash(Tile(128, 64, 4))
+        call = Call.of(case, kernel, bare)
+        chain_time = call.time(call.counted)
+        seconds = chain_time.launches[0].seconds
         assert {unit for unit, needed in seconds.items() if needed} == {
             "tensor",
             "exp",
@@ -121,31 +126,31 @@ class TestChainTime:
             "latency",
         }
         assert seconds["hbm"] == 0  # and of exp, the fp32 work is left
-        assert any("dram_bandwidth_bytes_per_s" in m for m in found.missing)
-        assert any("exp_per_clock_per_sm" in m for m in found.missing)
+        assert any("dram_bandwidth_bytes_per_s" in m for m in chain_time.missing)
+        assert any("exp_per_clock_per_sm" in m for m in chain_time.missing)
 
     def test_a_persistent_grid_of_one_cta_an_sm_has_no_neighbour(self) -> None:
         settings = {"schedule": Schedule(scheduler=Scheduler.PERSISTENT), "registers": 128}
-        one, two = (
+        lone, two = (
             timed(problem(), flash(Tile(128, 64, 4), persistent_ctas=n, **settings), "h200")
             for n in (132, 264)
         )
-        assert one.total_s > 1.15 * two.total_s
+        assert lone.total_s > 1.15 * two.total_s
 
     def test_a_window_that_is_asked_in_every_step_costs_time(self) -> None:
         """Windows as wide as the keys leave all pairs, and every score is still masked: 4 operations of 4.5 to 8.5."""
         free = problem(seq_q=4096, heads=16)
-        asked = problem(seq_q=4096, heads=16, mask="window", window=4095, window_right=4094)
-        assert 1.1 < timed(asked, "fa2", "a100").total_s / timed(free, "fa2", "a100").total_s < 1.4
+        case = problem(seq_q=4096, heads=16, mask="window", window=4095, window_right=4094)
+        assert 1.1 < timed(case, "fa2", "a100").total_s / timed(free, "fa2", "a100").total_s < 1.4
 
     def test_tcgen05_takes_what_its_busiest_unit_needs(self) -> None:
         """256 x 128 scores at head_dim 128, by Zadouri et al.: 2 x 1,024 cycles of products, 2 x 768 of shared memory,
         2,048 of exponentials at 16 a cycle."""
-        asked, b200 = (
+        case, b200 = (
             problem(seq_q=8192, head_dim=128, mask="causal"),
             load_profile("b200"),
         )  # without pairs of CTAs
-        call = Call.of(asked, resolve("fa4", asked, b200), b200)
+        call = Call.of(case, resolve("fa4", case, b200), b200)
         rates = Rates(b200, measured=False).of_sm("bf16", UNITS[MatrixUnit.TCGEN05])
         assert rates is not None
         cost = step_cost(call.chain.launches[0], UNITS[MatrixUnit.TCGEN05], rates, 0.0, 2, 100)
@@ -162,8 +167,9 @@ class TestChainTime:
     def test_large_products_tell_what_a_flop_costs_and_no_more_than_is_taken(self) -> None:
         """The faster they are within a board's power, the less a FLOP costs, and the faster is a launch that power
         limits. Where they are too slow to draw it, it is not power that holds them."""
-        asked, a100 = problem(seq_q=8192, heads=64), load_profile("a100")
-        call = Call.of(asked, resolve("fa2", asked, a100), a100)
+        case = problem(seq_q=8192, heads=64)
+        a100 = load_profile("a100")
+        call = Call.of(case, resolve("fa2", case, a100), a100)
 
         def held(rate: float, clocks: str = "sustained") -> float:
             slow = replace(call.profile, tensor_flops_achieved_per_s={call.problem.dtype: rate})
@@ -190,9 +196,14 @@ def recorded(implementation: str) -> list[dict[str, str]]:
     return [r for r in rows if float(r["seconds"]) > 30e-6 and r["seq_q"] != "1"]
 
 
-@pytest.mark.parametrize(("implementation", "mean", "worst"), [
-    ("cudnn", 0.06, 0.16), ("pytorch_mem_efficient", 0.06, 0.25), ("pytorch_flash", 0.13, 0.40),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("implementation", "mean", "worst"),
+    [
+        ("cudnn", 0.06, 0.16),
+        ("pytorch_mem_efficient", 0.06, 0.25),
+        ("pytorch_flash", 0.13, 0.40),
+    ],
+)
 def test_measured_launches_of_the_held_out_half(
     implementation: str, mean: float, worst: float
 ) -> None:
@@ -201,12 +212,19 @@ def test_measured_launches_of_the_held_out_half(
     for r in recorded(implementation):
         if int(r["call"]) % 2:
             continue
-        asked = AttentionProblem(
-            batch=int(r["batch"]), heads=int(r["heads"]), kv_heads=int(r["kv_heads"]), seq_q=int(r["seq_q"]),
-            seq_k=int(r["seq_k"]), head_dim=int(r["head_dim"]), dtype="bf16",
+        attention = AttentionProblem(
+            batch=int(r["batch"]),
+            heads=int(r["heads"]),
+            kv_heads=int(r["kv_heads"]),
+            seq_q=int(r["seq_q"]),
+            seq_k=int(r["seq_k"]),
+            head_dim=int(r["head_dim"]),
+            dtype="bf16",
             mask="causal" if r["causal"] == "1" else "none",
-        )  # fmt: skip
-        errors.append(abs(timed(asked, implementation, "h200").total_s / float(r["seconds"]) - 1))
+        )
+        errors.append(
+            abs(timed(attention, implementation, "h200").total_s / float(r["seconds"]) - 1)
+        )
     assert len(errors) >= 15
     assert statistics.fmean(errors) < mean
     assert max(errors) < worst
@@ -220,8 +238,9 @@ def test_triton_tiles_are_ranked_as_measured() -> None:
     for r in rows:
         tile = Tile(*(int(float(r[n])) for n in ("BM", "BN", "warps", "stages")))
         unit = MatrixUnit.WGMMA if tile.block_q >= 64 else MatrixUnit.MMA_SYNC
-        kernel = flash(tile, unit, registers=int(float(r["regs"])),
-                       shared_memory_bytes=int(float(r["smem"])))  # fmt: skip
+        kernel = flash(
+            tile, unit, registers=int(float(r["regs"])), shared_memory_bytes=int(float(r["smem"]))
+        )
         predicted.append(timed(problem(head_dim=64), kernel, "h200").total_s)
     measured = np.array([float(r["ms"]) for r in rows])
     ranks = [np.argsort(np.argsort(values)) for values in (np.array(predicted), measured)]
@@ -237,14 +256,17 @@ def test_own_kernel_outside_the_profiler() -> None:
     errors = []
     for r in rows:
         causal = r["causal"] == "1"
-        asked = problem(
-            heads=int(r["heads"]), seq_q=int(r["seq_q"]), head_dim=int(r["head_dim"]),
-            mask="causal" if causal else "none", dtype={"bfloat16": "bf16", "float16": "fp16"}[r["dtype"]],
-        )  # fmt: skip
+        attention = problem(
+            heads=int(r["heads"]),
+            seq_q=int(r["seq_q"]),
+            head_dim=int(r["head_dim"]),
+            mask="causal" if causal else "none",
+            dtype={"bfloat16": "bf16", "float16": "fp16"}[r["dtype"]],
+        )
         schedule = Schedule(order=Order.HEAD, start=Start.HEAVY_FIRST) if causal else Schedule()
         tile = Tile(int(r["block_q"]), int(r["block_k"]), int(r["warps"]), 2)
-        found = timed(asked, flash(tile, registers=255, schedule=schedule), "h200").total_s
-        errors.append(abs(found / (float(r["ms"]) / 1e3) - 1))
+        total_s = timed(attention, flash(tile, registers=255, schedule=schedule), "h200").total_s
+        errors.append(abs(total_s / (float(r["ms"]) / 1e3) - 1))
     assert len(errors) == 32
     assert statistics.fmean(errors) < 0.04
     assert max(errors) < 0.10
@@ -252,13 +274,14 @@ def test_own_kernel_outside_the_profiler() -> None:
 
 def test_nothing_is_faster_than_its_bytes_at_the_highest_rate_and_its_products() -> None:
     """Two launches of an H200: the first bound by 4.8 TB/s, the second by what its tensor cores do at most."""
-    problem, gpu = AttentionProblem(heads=8, seq_q=4096, head_dim=128), load_profile("h200")
+    problem = AttentionProblem(heads=8, seq_q=4096, head_dim=128)
+    gpu = load_profile("h200")
     call = Call.of(problem, resolve("naive", problem, gpu), gpu)
-    moved = call.capacity()
+    traffic = call.capacity()
     apart = [replace(call.chain, launches=(launch,)) for launch in call.chain.launches]
-    seconds = [ceiling_s(problem, chain, moved, gpu, 0.0) for chain in apart]
+    seconds = [ceiling_s(problem, chain, traffic, gpu, 0.0) for chain in apart]
     assert len(seconds) > 1
     assert min(seconds) > 0
     assert gpu.dram_bandwidth_bytes_per_s is not None
-    assert sum(seconds) >= moved.total("hbm") / gpu.dram_bandwidth_bytes_per_s
-    assert ceiling_s(problem, call.chain, moved, gpu, 0.0) == pytest.approx(sum(seconds))
+    assert sum(seconds) >= traffic.total("hbm") / gpu.dram_bandwidth_bytes_per_s
+    assert ceiling_s(problem, call.chain, traffic, gpu, 0.0) == pytest.approx(sum(seconds))

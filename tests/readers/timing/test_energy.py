@@ -50,12 +50,27 @@ class TestEnergy:
     top = H200.need("boost_clock_hz") * (H200.tensor_clock_fraction or 1)
 
     def test_each_kind_of_work_by_hand(self) -> None:
-        done = Activity(hbm_read=1e9, hbm_written=2e9, l2_read=3e9, l2_written=4e9, shared=5e9, product_flops=6e12,
-                        warp_instructions=8e9)  # fmt: skip
-        found = energy_j(done, OF, self.top, 1e-3)
+        done = Activity(
+            hbm_read=1e9,
+            hbm_written=2e9,
+            l2_read=3e9,
+            l2_written=4e9,
+            shared=5e9,
+            product_flops=6e12,
+            warp_instructions=8e9,
+        )
+        energy = energy_j(done, OF, self.top, 1e-3)
         # pJ: 1e9 x 70 + 2e9 x 43; 3e9 x 42 + 4e9 x 61; 5e9 x 8.4; 6e12 x 0.67; 8e9 x 290; 143 W x 1 ms
-        assert found == pytest.approx({"hbm": 0.156, "l2": 0.37, "smem": 0.042, "tensor": 4.02, "instructions": 2.32,
-                                       "awake": 0.143})  # fmt: skip
+        assert energy == pytest.approx(
+            {
+                "hbm": 0.156,
+                "l2": 0.37,
+                "smem": 0.042,
+                "tensor": 4.02,
+                "instructions": 2.32,
+                "awake": 0.143,
+            }
+        )
         by_mma = replace(done, product_energy="mma_sync_pj_per_flop", product_share=0.5)
         assert energy_j(by_mma, OF, self.top, 1e-3)["tensor"] == pytest.approx(6 * 0.87 / 2)
 
@@ -77,7 +92,8 @@ class TestEnergy:
         p = iosim.predict(heads=1, seq_len=256, gpu="a100")
         assert p.energy_j is not None
         assert p.energy_range_j is not None
-        joules, awake = sum(p.energy_j.values()), p.energy_j["awake"]
+        joules = sum(p.energy_j.values())
+        awake = p.energy_j["awake"]
         assert awake == pytest.approx(0.2 * 400 * p.time_s)
         # of what is not awake 25 % either way; cc 8.0 moves at an H200's cost
         assert p.energy_range_j == pytest.approx(
@@ -122,7 +138,8 @@ class TestEnergy:
     def test_what_large_products_leave_less_for_all_that_they_move(self) -> None:
         """An L40S's products draw more by an L40's factor than its board has: their FLOPs and the bytes that they move
         on the chip cost less by one share; what they do not move does not."""
-        profile, taken = load_profile("l40s"), load_profile("l40s").need("energy_factor")
+        profile = load_profile("l40s")
+        taken = load_profile("l40s").need("energy_factor")
         of = energies(profile)
         assert of is not None
         shares = {
@@ -136,8 +153,10 @@ class TestEnergy:
         """An RTX 4090's large products reach 99 % of its boost clock's rate, so that its power does not hold them. An
         L40S, of the same chip, is held: its energies are the RTX 4090's, whose products draw less than its board has."""
         script, profile, held = (
-            load_script("benchmarks/power_error.py"), load_profile("rtx-4090"), load_profile("l40s"),
-        )  # fmt: skip
+            load_script("benchmarks/power_error.py"),
+            load_profile("rtx-4090"),
+            load_profile("l40s"),
+        )
         of, of_held = energies(profile), energies(held)
         assert of is not None
         assert of_held is not None
@@ -177,8 +196,8 @@ class TestEnergy:
         with open(script.TABLE, encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))[1::2]
         for gpu, off in (("a100-sxm-40gb", 0.07), ("h200-sxm", 0.11), ("a40", 0.2), ("l40", 0.25)):
-            found = [script.board(row) for row in rows if row["gpu"] == gpu]
-            assert max(abs(predicted / measured - 1) for measured, predicted in found) < off
+            powers = [script.board(row) for row in rows if row["gpu"] == gpu]
+            assert max(abs(predicted / measured - 1) for measured, predicted in powers) < off
 
     def test_a_prediction_adds_its_launches(self) -> None:
         p = iosim.predict(gpu="h200", kernel="naive", heads=4, seq_len=2048, dtype="bf16")
@@ -192,10 +211,10 @@ class TestEnergy:
 
 class TestClocks:
     def test_limits_hold(self) -> None:
-        one = call(seq_q=16384)
-        moved = one.counted + one.capacity()
+        heavy = call(seq_q=16384)
+        traffic = heavy.counted + heavy.capacity()
         boost, sustained = (
-            one.time(moved, Conditions(clocks=clocks)) for clocks in ("boost", "sustained")
+            heavy.time(traffic, Conditions(clocks=clocks)) for clocks in ("boost", "sustained")
         )
         assert boost.total_s < sustained.total_s
         # a clock is found to within a four-thousandth of the interval: some tenths of a watt
@@ -203,9 +222,9 @@ class TestClocks:
         assert sustained.power_w == pytest.approx(H200.power_w, abs=3)
 
     def test_light_launches_keep_their_clock(self) -> None:
-        one = call("naive", heads=2, seq_q=512)
-        for time in one.time(one.counted, Conditions(clocks="sustained")).launches:
-            work = next(n.work for n in one.chain.launches if n.name == time.name)
+        light = call("naive", heads=2, seq_q=512)
+        for time in light.time(light.counted, Conditions(clocks="sustained")).launches:
+            work = next(n.work for n in light.chain.launches if n.name == time.name)
             assert time.clock_hz == pytest.approx(
                 1.98e9 * (0.917 if work.tensor_cores and work.flops_per_pair else 1)
             )
@@ -214,12 +233,16 @@ class TestClocks:
     def test_a_pair_of_sms_of_each_gpc_leaves_the_clock_as_it_is(
         self, heads: int, share: float
     ) -> None:
-        one = call("pytorch_mem_efficient", heads=heads, seq_q=64, seq_k=4096)
-        assert one.time(one.counted).launches[0].clock_hz == pytest.approx(1.98e9 * share)
+        small_call = call("pytorch_mem_efficient", heads=heads, seq_q=64, seq_k=4096)
+        assert small_call.time(small_call.counted).launches[0].clock_hz == pytest.approx(
+            1.98e9 * share
+        )
 
     def test_a_clock_by_hand(self) -> None:
-        one = call()
-        slow, fast = (one.time(one.counted, Conditions(clocks=hertz)) for hertz in (1.0e9, 1.5e9))
+        heavy = call()
+        slow, fast = (
+            heavy.time(heavy.counted, Conditions(clocks=hertz)) for hertz in (1.0e9, 1.5e9)
+        )
         assert [t.clock_hz for t in slow.launches] == [1.0e9]
         assert 1.3 < slow.total_s / fast.total_s < 1.5
 
@@ -248,17 +271,17 @@ class TestClocks:
 
 def sustained(gpu: str) -> dict[tuple[str, ...], list[dict[str, str]]]:
     """Settled windows of attention's forward calls in h200_power.csv or h100_power.csv, by call."""
-    found: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
+    by_run: dict[tuple[str, ...], list[dict[str, str]]] = defaultdict(list)
     with measurements(f"{gpu}_power.csv").open(newline="", encoding="utf-8") as file:
         for r in csv.DictReader(file):
             if r["load"] in BACKENDS and r["passes"] == "fwd" and int(r["window"]) >= SETTLED:
-                found[
+                by_run[
                     tuple(
                         r[n]
                         for n in ("load", "batch", "heads", "kv_heads", "seq", "head_dim", "causal")
                     )
                 ].append(r)
-    return found
+    return by_run
 
 
 @pytest.mark.parametrize("gpu", ["h200", "h100"])
@@ -268,15 +291,15 @@ def test_profiles_hold_what_was_fitted_to_loads_of_one_kind(gpu: str) -> None:
     import pandas as pd
 
     profile, script = load_profile(gpu), load_script("experiments/power.py")
-    found = dict(
+    constants = dict(
         re.findall(
             r"^(\w+) = ([\d.e+]+)$",
             script.fitted(pd.read_csv(measurements(f"{gpu}_power.csv"))),
             re.M,
         )
     )
-    assert {*CONSTANTS} <= set(found)
-    for name, value in found.items():
+    assert {*CONSTANTS} <= set(constants)
+    for name, value in constants.items():
         elsewhere = (gpu, name) == ("h200", "l2_read_bandwidth_measured_bytes_per_s")
         if not elsewhere and profile.kinds[name] in ("measured", "fitted"):
             assert profile.need(name) == pytest.approx(float(value), rel=0.02), name
@@ -289,10 +312,18 @@ def test_calls_that_ran_for_seconds(gpu: str) -> None:
     times, clocks = [], []
     for (load, batch, heads, kv_heads, seq, head_dim, causal), windows in sustained(gpu).items():
         p = iosim.predict(
-            kernel=BACKENDS[load], gpu=gpu, batch=int(float(batch)), heads=int(float(heads)),
-            kv_heads=int(float(kv_heads)), seq_len=int(float(seq)), head_dim=int(float(head_dim)),
-            causal=float(causal) > 0, dtype="bf16", l2="warm", clocks="sustained",
-        )  # fmt: skip
+            kernel=BACKENDS[load],
+            gpu=gpu,
+            batch=int(float(batch)),
+            heads=int(float(heads)),
+            kv_heads=int(float(kv_heads)),
+            seq_len=int(float(seq)),
+            head_dim=int(float(head_dim)),
+            causal=float(causal) > 0,
+            dtype="bf16",
+            l2="warm",
+            clocks="sustained",
+        )
         times.append(p.time_s * 1e3 / statistics.fmean(float(w["ms"]) for w in windows) - 1)
         clock = min(t.clock_hz or 0 for t in p.time.launches)
         clocks.append(
@@ -309,10 +340,10 @@ def test_calls_that_ran_for_seconds(gpu: str) -> None:
 
 class TestLaunched:
     def test_a_graph_starts_launches_sooner(self) -> None:
-        one = call("fa2", seq_q=1, seq_k=8192)
-        assert [n.name for n in one.chain.launches] == ["main", "combine"]
+        decode = call("fa2", seq_q=1, seq_k=8192)
+        assert [n.name for n in decode.chain.launches] == ["main", "combine"]
         alone, graph = (
-            one.time(one.counted, Conditions(launched=how, l2_start="warm"))
+            decode.time(decode.counted, Conditions(launched=how, l2_start="warm"))
             for how in ("alone", "graph")
         )
         saved = [a.total_s - g.total_s for a, g in zip(alone.launches, graph.launches, strict=True)]
@@ -325,8 +356,8 @@ class TestLaunched:
         def combine(splits: int) -> float:
             problem = AttentionProblem(heads=8, seq_q=1, seq_k=8192, dtype="bf16")
             kernel = resolve("fa2", problem, H200).with_(splits=splits)
-            one = Call.of(problem, kernel, H200)
-            return one.time(one.counted).launches[-1].total_s
+            decode = Call.of(problem, kernel, H200)
+            return decode.time(decode.counted).launches[-1].total_s
 
         # the launch before left the parts in the L2: 287 + 200 cycles a load at 1.98 GHz
         assert (combine(24) - combine(8)) / 16 == pytest.approx(487 / 1.98e9, rel=0.05)
@@ -350,9 +381,9 @@ def test_parts_are_the_time(capsys: pytest.CaptureFixture[str]) -> None:
         for launch in p["time"][0]["launches"]:
             assert sum(launch["parts"].values()) == pytest.approx(launch["time_s"])
     assert main(words) == 0
-    shown = capsys.readouterr().out
-    assert re.search(r"launch +time +start +longest", shown)
-    assert "energy" in shown
+    out = capsys.readouterr().out
+    assert re.search(r"launch +time +start +longest", out)
+    assert "energy" in out
 
 
 def test_flash_attentions_spills_are_those_of_its_instructions() -> None:
@@ -394,15 +425,17 @@ def test_flash_attentions_spills_are_those_of_its_instructions() -> None:
         assert rows[key]["accesses_per_pair"] == stores + loads
 
 
-@pytest.mark.parametrize(("gpu", "least", "most"), [("t4", 4.4e12, 6.5e12), ("l4", 12e12, 16e12)])
+@pytest.mark.parametrize(
+    ("gpu", "least", "highest"), [("t4", 4.4e12, 6.5e12), ("l4", 12e12, 16e12)]
+)
 def test_products_in_fp32_are_held_by_a_small_boards_power(
-    gpu: str, least: float, most: float
+    gpu: str, least: float, highest: float
 ) -> None:
     """Large ones reach 4.2 to 4.4 of 8.1 TFLOP/s on a T4 and 12 to 15.4 of 30.3 on an L4, as others timed them."""
     shape = {"heads": 16, "seq_len": 8192, "head_dim": 256, "dtype": "fp32", "method": "capacity"}
     p = iosim.predict(kernel="naive", gpu=gpu, l2="warm", clocks="sustained", **shape)
     values = p.time.launches[-1]
-    assert least < 2 * 16 * 8192**2 * 256 / values.total_s < most
+    assert least < 2 * 16 * 8192**2 * 256 / values.total_s < highest
     assert values.power_w == pytest.approx(p.profile.power_w, rel=0.02)
 
 

@@ -20,10 +20,10 @@ class TestNodesOfAGraph:
         """As nodes of captured calls were counted: cuDNN's prefill has one, its decoding none."""
         started = {}
         for kernel, seq_q in (("cudnn", 128), ("fa2", 128), ("cudnn", 1)):
-            made = call("h100", kernel, heads=264, seq_q=seq_q, seq_k=2048)
+            queued = call("h100", kernel, heads=264, seq_q=seq_q, seq_k=2048)
             for launched in ("graph", "alone"):
-                found = made.time(made.counted, Conditions(launched=launched)).launches[0]
-                started[kernel, seq_q, launched] = found.parts["start"]
+                launch = queued.time(queued.counted, Conditions(launched=launched)).launches[0]
+                started[kernel, seq_q, launched] = launch.parts["start"]
         without = started["fa2", 128, "graph"]
         two = 2 * (687 + 80) / 1.98e9  # warps that divide the keys wait for them
         assert started["cudnn", 128, "graph"] == pytest.approx(without + 0.94e-6)
@@ -34,26 +34,37 @@ class TestNodesOfAGraph:
 class TestWhatAKernelStates:
     @pytest.mark.parametrize("passes", ["fwd", "bwd"])
     def test_multiply_adds_are_no_tensor_cores_in_either_pass(self, passes: str) -> None:
-        asked = AttentionProblem(heads=8, seq_q=4096, head_dim=128, dtype="bf16", passes=passes)
-        kernel = resolve("flash", asked, load_profile("h200")).with_(matrix_unit=MatrixUnit.FP32)
-        (loop,) = (one for one in plan(asked, kernel).launches if is_attention_loop(one))
+        problem = AttentionProblem(heads=8, seq_q=4096, head_dim=128, dtype="bf16", passes=passes)
+        kernel = resolve("flash", problem, load_profile("h200")).with_(matrix_unit=MatrixUnit.FP32)
+        (loop,) = (launch for launch in plan(problem, kernel).launches if is_attention_loop(launch))
         assert not loop.work.tensor_cores
 
     def test_every_forward_walks_as_its_kernel_says(self) -> None:
-        asked = AttentionProblem(heads=16, kv_heads=1, seq_q=1, seq_k=4096, head_dim=576, head_dim_v=512, dtype="bf16",
-                                 latent_kv=True)  # fmt: skip
-        kernel = resolve("mla", asked, load_profile("h200")).with_(loop=Loop(score_operations=2.0))
-        assert plan(asked, kernel).launches[0].work.loop == kernel.loop
+        problem = AttentionProblem(
+            heads=16,
+            kv_heads=1,
+            seq_q=1,
+            seq_k=4096,
+            head_dim=576,
+            head_dim_v=512,
+            dtype="bf16",
+            latent_kv=True,
+        )
+        kernel = resolve("mla", problem, load_profile("h200")).with_(
+            loop=Loop(score_operations=2.0)
+        )
+        assert plan(problem, kernel).launches[0].work.loop == kernel.loop
 
 
 class TestClockOfLightLoads:
     def test_decoding_runs_at_the_boost_clock_and_prefill_slower(self) -> None:
         profile = load_profile("l40s")
         decode = main_launch(call("l40s", seq_q=1, seq_k=65536, batch=16))
-        made = call("l40s", heads=32, seq_q=8192)
+        prefill = call("l40s", heads=32, seq_q=8192)
         boost, sustained = (
-            made.time(made.counted, Conditions(clocks=clocks)) for clocks in ("boost", "sustained")
+            prefill.time(prefill.counted, Conditions(clocks=clocks))
+            for clocks in ("boost", "sustained")
         )
         assert decode.clock_hz == profile.boost_clock_hz
-        clocks = [one.launches[0].clock_hz or 0.0 for one in (sustained, boost)]
+        clocks = [chain_time.launches[0].clock_hz or 0.0 for chain_time in (sustained, boost)]
         assert clocks[0] < 0.95 * clocks[1] < 0.95 * profile.need("boost_clock_hz")

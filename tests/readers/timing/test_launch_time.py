@@ -15,8 +15,8 @@ class TestPasses:
     """What surrounds FlashAttention-2's backward: threads wait for loads, one behind the other, in every round."""
 
     def seconds(self, name: str, **problem: object) -> float:
-        made = call("h200", passes="bwd", **problem)
-        times = made.time(made.counted + made.capacity()).launches
+        whole_call = call("h200", passes="bwd", **problem)
+        times = whole_call.time(whole_call.counted + whole_call.capacity()).launches
         return next(time.total_s for time in times if time.name == name)
 
     def test_a_short_one_takes_its_threads_chain(self) -> None:
@@ -31,17 +31,17 @@ class TestPasses:
         )
 
     def test_a_fill_waits_for_no_load(self) -> None:
-        made = call("h100", "flex", heads=1, seq_q=128)  # zeros two lists of its blocks first
-        fill = made.time(made.counted).launches[0]
+        zeroing = call("h100", "flex", heads=1, seq_q=128)  # zeros two lists of its blocks first
+        fill = zeroing.time(zeroing.counted).launches[0]
         assert (fill.name, fill.parts["start"]) == ("fill0", 2.6e-6)
 
     def test_each_round_waits_anew(self) -> None:
         """512 sums a CTA and nine CTAs an SM: 1,188 are a round."""
-        one, two = (
+        first, two = (
             self.seconds("bwd.sum_dK", heads=4, kv_heads=2, seq_q=1, seq_k=n)
             for n in (1188 * 2, 1189 * 2)
         )
-        assert two - one == pytest.approx(
+        assert two - first == pytest.approx(
             8 * 762 / 1.98e9, rel=0.5
         )  # less what the bytes of a round take meanwhile
 
@@ -52,8 +52,8 @@ class TestTurns:
     LOAD = 287 * (1 + 476 / 265) / 2 + 80  # an H200's L2, near and far, its address and a barrier
 
     def launches(self, kernel: str, **problem: object) -> dict[str, LaunchTime]:
-        made = call("h200-sxm", kernel, **{"seq_q": 512, "head_dim": 64, **problem})
-        return {one.name: one for one in made.time(made.counted).launches}
+        whole_call = call("h200-sxm", kernel, **{"seq_q": 512, "head_dim": 64, **problem})
+        return {launch.name: launch for launch in whole_call.time(whole_call.counted).launches}
 
     @pytest.mark.parametrize(
         ("launch", "heads", "loads", "lanes", "wavefronts", "instructions", "ctas", "rounds"),
@@ -69,28 +69,40 @@ class TestTurns:
         ],
     )
     def test_waits_of_a_cta_overlap_what_others_issue(
-        self, launch: str, heads: int, loads: int, lanes: int, wavefronts: int, instructions: int, ctas: int,
+        self,
+        launch: str,
+        heads: int,
+        loads: int,
+        lanes: int,
+        wavefronts: int,
+        instructions: int,
+        ctas: int,
         rounds: complex,
-    ) -> None:  # fmt: skip
-        one = self.launches("naive-cu", heads=heads)[launch]
+    ) -> None:
+        launch_time = self.launches("naive-cu", heads=heads)[launch]
         alone = loads * self.LOAD + lanes + wavefronts
         full = math.hypot(alone, ctas * instructions / 4)
         last = math.hypot(alone, instructions / 4) * rounds.imag
-        assert (one.total_s - one.parts["start"]) * 1.98e9 == pytest.approx(full + last, rel=2e-3)
+        assert (launch_time.total_s - launch_time.parts["start"]) * 1.98e9 == pytest.approx(
+            full + last, rel=2e-3
+        )
 
     def test_row_sums_wait_twice_in_every_round(self) -> None:
         """8 x 4,096 rows, 8 a CTA and 6 CTAs an SM: 5 rounds of 792 CTAs, then 136, two an SM; two loads, 64
         instructions a warp."""
-        one = self.launches("flash-cu", seq_q=4096, passes="bwd")["bwd.dot"]
+        bwd_dot = self.launches("flash-cu", seq_q=4096, passes="bwd")["bwd.dot"]
         six, two = (math.hypot(2 * self.LOAD, n * 8 * 64 / 4) for n in (6, 2))
-        assert (one.total_s - one.parts["start"]) * 1.98e9 == pytest.approx(5 * six + two, rel=2e-3)
+        assert (bwd_dot.total_s - bwd_dot.parts["start"]) * 1.98e9 == pytest.approx(
+            5 * six + two, rel=2e-3
+        )
 
     def test_a_lone_warp_waits_for_each_column_of_o(self) -> None:
         """16 x 16 pairs of blocks, each with a load a column, and 32 scores of 64 multiply-adds, 4 cycles from one to
         the next, less the issue of as many that pass during the loads."""
-        made = call("h200-sxm", "minimal-cu", seq_q=512, head_dim=64, dtype="fp32")
+        fp32_call = call("h200-sxm", "minimal-cu", seq_q=512, head_dim=64, dtype="fp32")
         loop = Loop(loads_ahead=False)
         waits = (
-            main_launch(made, hbm=False).total_s - main_launch(made, hbm=False, loop=loop).total_s
+            main_launch(fp32_call, hbm=False).total_s
+            - main_launch(fp32_call, hbm=False, loop=loop).total_s
         )
         assert waits * 1.98e9 == pytest.approx(256 * (64 * self.LOAD + 32 * 64 * 3 - 32 * 64))

@@ -26,14 +26,16 @@ def decoding(batch: int) -> Call:
 class TestSharesOfHbm:
     def test_the_busiest_sm_decides_by_what_a_cta_alone_draws(self) -> None:
         """3 tiles of 2.37, the last at the pace of one CTA: between HBM's rate and that of an even share."""
-        tiles, sms, made = 128 * 2, 108, decoding(128)
-        time, steps = main_launch(made), 128 * 2 * 128
-        waits = Rates(made.profile, measured=True).load_latency_s(from_dram=True)
+        tiles = 128 * 2
+        sms = 108
+        decode_call = decoding(128)
+        time, steps = main_launch(decode_call), 128 * 2 * 128
+        waits = Rates(decode_call.profile, measured=True).load_latency_s(from_dram=True)
         times = time.seconds["hbm"] * sms / steps / (waits + time.pace.step_s[0])
         assert 1.1 < times < 1.8
         share = 3 * sms / tiles - (1 - 1 / times) * sms / tiles
         assert 1.05 < time.total_s / time.seconds["hbm"] == pytest.approx(share, rel=0.02)
-        other = replace(made, profile=load_profile("l40s"))
+        other = replace(decode_call, profile=load_profile("l40s"))
         hurried = main_launch(other)
         assert hurried.total_s < 1.05 * hurried.seconds["hbm"]
 
@@ -43,12 +45,14 @@ class TestSharesOfHbm:
 
     def test_an_sm_of_hopper_draws_more_than_its_share(self) -> None:
         """29 bytes a cycle at 1.98 GHz, where 132 SMs have 3.1 TB/s: 2.44 shares. The busiest SM has 2 tiles of 1.2."""
-        made = call("h100", "cudnn", batch=10, heads=16, seq_q=1, seq_k=8192)
-        rates = Rates(made.profile, measured=True)
+        decode_call = call("h100", "cudnn", batch=10, heads=16, seq_q=1, seq_k=8192)
+        rates = Rates(decode_call.profile, measured=True)
         assert rates.most_shares() == pytest.approx(29 * 1.98e9 * 132 / 3.1e12)
         assert Rates(load_profile("a100"), measured=True).most_shares() == 1
-        even = replace(made, profile=replace(made.profile, sm_dram_bytes_per_clock=None))
-        shared, free = main_launch(even), main_launch(made)
+        even = replace(
+            decode_call, profile=replace(decode_call.profile, sm_dram_bytes_per_clock=None)
+        )
+        shared, free = main_launch(even), main_launch(decode_call)
         assert (
             shared.total_s > 1.2 * shared.seconds["hbm"]
         )  # at the pace of a CTA alone in the last round
@@ -56,7 +60,7 @@ class TestSharesOfHbm:
 
     def test_sequences_of_different_lengths_are_left_alone(self) -> None:
         lengths = (512,) * 19 + (32768,)
-        made = call(
+        ragged = call(
             "a100",
             "vllm-fa2",
             seq_q=20,
@@ -65,7 +69,7 @@ class TestSharesOfHbm:
             seq_lens_k=lengths,
             page_size=64,
         )
-        launch = made.chain.launches[0]
+        launch = ragged.chain.launches[0]
         assert launch.work_tiles >= 108
         assert busiest_share(launch, 512.0, 4608, 108) == 1
 
@@ -99,7 +103,7 @@ class TestSharesOfTheL2:
         )
 
     @pytest.mark.parametrize(
-        ("heads", "mask", "least", "most"),
+        ("heads", "mask", "least", "highest"),
         [
             (132, "none", 1, 1),
             (132, "causal", 0.94, 0.99),
@@ -108,17 +112,17 @@ class TestSharesOfTheL2:
         ],
     )
     def test_sms_that_end_apart_leave_the_others_more(
-        self, heads: int, mask: str, least: float, most: float, monkeypatch: pytest.MonkeyPatch
+        self, heads: int, mask: str, least: float, highest: float, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """An L2 so slow that all wait for it: 132 equal tiles of 132 SMs end together, 224 do not."""
-        made = call("h100", "triton", heads=heads, mask=mask, head_dim=64)
-        slow = replace(made.profile, l2_read_bandwidth_measured_bytes_per_s=1e12)
+        causal = call("h100", "triton", heads=heads, mask=mask, head_dim=64)
+        slow = replace(causal.profile, l2_read_bandwidth_measured_bytes_per_s=1e12)
         monkeypatch.setattr(loop_time, "L2_BYTES_PER_CYCLE", 5)
-        shared = main_launch(replace(made, profile=slow), hbm=False)
+        shared = main_launch(replace(causal, profile=slow), hbm=False)
         monkeypatch.setattr(Makespan, "share", lambda *_: 1.0)
-        alike = main_launch(replace(made, profile=slow), hbm=False)
+        alike = main_launch(replace(causal, profile=slow), hbm=False)
         assert alike.bound_by == "l2"
-        assert least <= shared.total_s / alike.total_s <= most
+        assert least <= shared.total_s / alike.total_s <= highest
 
     def running(self, stored: int = 0) -> Any:
         return SimpleNamespace(

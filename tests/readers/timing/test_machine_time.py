@@ -48,11 +48,11 @@ def test_rounds_of_ctas_without_a_loop(
     tiles: int, cycles: float, busy: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("iosim.readers.timing.machine_time._uneven", lambda *_: None)
-    made = _tiles_alone(running(tiles), tile, lambda turn: ADDED, clock=1000.0)
-    assert made.total_s == pytest.approx(cycles / 1000)
-    assert made.seconds == pytest.approx({"smem": busy / 1000})
-    assert made.waves == tiles / 8
-    assert made.step_s == ()
+    rounds = _tiles_alone(running(tiles), tile, lambda turn: ADDED, clock=1000.0)
+    assert rounds.total_s == pytest.approx(cycles / 1000)
+    assert rounds.seconds == pytest.approx({"smem": busy / 1000})
+    assert rounds.waves == tiles / 8
+    assert rounds.step_s == ()
 
 
 def test_units_stand_under_the_names_of_a_time_the_longest_of_each() -> None:
@@ -80,10 +80,10 @@ def test_moves_are_spread_evenly_over_a_ctas_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("most", "alike"), [(1.04, True), (1.05 - 1e-9, True), (1.06, False), (2.0, False)]
+    ("limit", "alike"), [(1.04, True), (1.05 - 1e-9, True), (1.06, False), (2.0, False)]
 )
-def test_ctas_are_alike_within_a_twentieth(most: float, alike: bool) -> None:
-    shares = np.array([1.0, most])
+def test_ctas_are_alike_within_a_twentieth(limit: float, alike: bool) -> None:
+    shares = np.array([1.0, limit])
     launch: Any = SimpleNamespace(touched=SimpleNamespace(shares=shares))
     assert _alike(launch) is alike
 

@@ -35,45 +35,45 @@ from iosim.readers.timing.makespan import (
 
 class TestMakespan:
     @staticmethod
-    def of(one: Launch, sms: int, per_sm: int, tile_cycles: float = 0.0) -> Makespan:
+    def of(domain_launch: Launch, sms: int, per_sm: int, tile_cycles: float = 0.0) -> Makespan:
         """With steps of one cycle a CTA: two CTAs on an SM take two cycles for a step each."""
-        return makespan(one, sms, per_sm, float, tile_cycles)
+        return makespan(domain_launch, sms, per_sm, float, tile_cycles)
 
     def test_equal_tiles_go_in_whole_rounds(self) -> None:
         # 32 heads x 32 tiles of 64 steps on 100 SMs: 10 rounds and 24 tiles, one an SM
-        one = launch(Tile(128, 64, 4))
-        assert self.of(one, 100, 1).cycles == 11 * 64
-        assert self.of(one, 100, 1, tile_cycles=10).cycles == 11 * 74
+        main_launch = launch(Tile(128, 64, 4))
+        assert self.of(main_launch, 100, 1).cycles == 11 * 64
+        assert self.of(main_launch, 100, 1, tile_cycles=10).cycles == 11 * 74
 
     def test_a_last_round_that_half_fills_the_sms_is_faster(self) -> None:
         # 1024 tiles on 2 x 300 slots: one full round at 2 cycles a step, then 424 tiles, two on some SMs
         # 1024 tiles on 2 x 400: 800, then 224, at most one an SM: 64 x 2 + 64 x 1
-        one = launch(Tile(128, 64, 4))
-        assert self.of(one, 300, 2).cycles == 64 * 2 + 64 * 2
-        assert self.of(one, 400, 2).cycles == 64 * 2 + 64
-        assert self.of(one, 300, 2).sm_steps == [64 * 3] * 176 + [64 * 4] * 124
+        main_launch = launch(Tile(128, 64, 4))
+        assert self.of(main_launch, 300, 2).cycles == 64 * 2 + 64 * 2
+        assert self.of(main_launch, 400, 2).cycles == 64 * 2 + 64
+        assert self.of(main_launch, 300, 2).sm_steps == [64 * 3] * 176 + [64 * 4] * 124
 
     def test_resident_causal_tiles_speed_up_as_others_end(self) -> None:
         # one head, 4 tiles of 2, 4, 6, 8 steps (128x64) on 2 SMs: (2, 6) and (4, 8); the second: 4 x 2 + 4 x 1 = 12
-        one = launch(Tile(128, 64, 4), heads=1, seq_q=512, mask="causal")
-        assert steps_per_tile(one.domain, Outer.QUERY).tolist() == [2, 4, 6, 8]
-        assert self.of(one, 2, 2) == Makespan(12.0, [8.0, 12.0], 1.0)
+        main_launch = launch(Tile(128, 64, 4), heads=1, seq_q=512, mask="causal")
+        assert steps_per_tile(main_launch.domain, Outer.QUERY).tolist() == [2, 4, 6, 8]
+        assert self.of(main_launch, 2, 2) == Makespan(12.0, [8.0, 12.0], 1.0)
 
     def test_ctas_of_an_sm_end_in_the_order_of_their_work(self) -> None:
         # heavy first, steps of n x n cycles: SM 0 holds 8 and 4 steps: 4 steps of both at 4 cycles, then 4 at 1
-        one = launch(Tile(128, 64, 4), heads=1, seq_q=512, mask="causal")
-        one = replace(one, schedule=Schedule(start=Start.HEAVY_FIRST))
-        assert makespan(one, 2, 2, lambda n: float(n * n), 0.0).cycles == 4 * 4 + 4 * 1
+        main_launch = launch(Tile(128, 64, 4), heads=1, seq_q=512, mask="causal")
+        main_launch = replace(main_launch, schedule=Schedule(start=Start.HEAVY_FIRST))
+        assert makespan(main_launch, 2, 2, lambda n: float(n * n), 0.0).cycles == 4 * 4 + 4 * 1
 
     def test_ctas_without_rows_take_their_place(self) -> None:
         """Packed sequences of 128 and 384 rows: CTAs of 2, 0 and 0 steps, and of 6, 6 and 6. On four SMs the fifth CTA
         shares the first one's: two steps of both at two cycles, then four alone. A queue hands out tiles alone."""
-        one = plan(
+        planned = plan(
             problem(heads=1, seq_q=512, seq_lens=(128, 384)), flash(Tile(128, 64, 4))
         ).launches[0]
-        queued = replace(one, schedule=replace(one.schedule, scheduler=Scheduler.DYNAMIC))
-        assert steps_per_tile(one.domain, Outer.QUERY).tolist() == [2, 6, 6, 6]
-        assert makespan(one, 4, 2, float, 0.0).cycles == 2 * 2 + 4
+        queued = replace(planned, schedule=replace(planned.schedule, scheduler=Scheduler.DYNAMIC))
+        assert steps_per_tile(planned.domain, Outer.QUERY).tolist() == [2, 6, 6, 6]
+        assert makespan(planned, 4, 2, float, 0.0).cycles == 2 * 2 + 4
         assert makespan(queued, 4, 2, float, 0.0).cycles == 6
 
     def test_an_sm_that_absent_ctas_leave_takes_the_next_two(self) -> None:
@@ -119,10 +119,10 @@ class TestMakespan:
 
     def test_splits_share_the_key_blocks_of_a_query_block(self) -> None:
         # 10 key blocks in 4 splits: 3, 3, 3 and 1; causal, the first of 2 query blocks sees 5 of them
-        one = plan(
+        planned = plan(
             problem(heads=1, seq_q=64, seq_k=640), flash(Tile(64, 64, 4), splits=4)
         ).launches[0]
-        assert steps_per_tile(one.domain, Outer.SPLIT).tolist() == [3, 3, 3, 1]
+        assert steps_per_tile(planned.domain, Outer.SPLIT).tolist() == [3, 3, 3, 1]
         two = plan(
             problem(heads=1, seq_q=640, seq_k=640, mask="causal"), flash(Tile(320, 64, 4), splits=4)
         ).launches[0]
@@ -136,23 +136,28 @@ class TestMakespan:
         assert self.of(light, 10, 1).cycles > even + 20
 
     def test_key_blocks_see_the_queries_below_them(self) -> None:
-        one = launch(Tile(64, 128, 4), heads=1, seq_q=512, mask="causal")
+        main_launch = launch(Tile(64, 128, 4), heads=1, seq_q=512, mask="causal")
         # key blocks of 128 under 8 query blocks of 64: the first is seen by all 8, the last by the last 2
-        assert steps_per_tile(one.domain, Outer.KEY).tolist() == [8, 6, 4, 2]
+        assert steps_per_tile(main_launch.domain, Outer.KEY).tolist() == [8, 6, 4, 2]
 
     @settings(max_examples=examples(40), deadline=None)
     @given(
-        st.integers(1, 12), st.integers(64, 1500), st.sampled_from(list(Order)), st.sampled_from(list(Start)),
-        st.integers(0, 5), st.integers(1, 9), st.integers(1, 200),
-    )  # fmt: skip
+        st.integers(1, 12),
+        st.integers(64, 1500),
+        st.sampled_from(list(Order)),
+        st.sampled_from(list(Start)),
+        st.integers(0, 5),
+        st.integers(1, 9),
+        st.integers(1, 200),
+    )
     def test_the_tail_is_the_end_of_the_grid(
-        self, heads: int, seq: int, order: Order, start: Start, section: int, sms: int, most: int
+        self, heads: int, seq: int, order: Order, start: Start, section: int, sms: int, limit: int
     ) -> None:
         schedule = Schedule(order=order, start=start, section_heads=section)
-        one = replace(
+        reordered = replace(
             launch(Tile(64, 64, 4), heads=heads, seq_q=seq, mask="causal"), schedule=schedule
         )
-        work = steps_per_tile(one.domain, Outer.QUERY)
+        work = steps_per_tile(reordered.domain, Outer.QUERY)
         ordered = list(work[::-1] if start is Start.HEAVY_FIRST else work)
         if start is Start.FOLD:
             rest = list(work)
@@ -163,20 +168,22 @@ class TestMakespan:
             full = [w for part in parts for w in ordered for _ in range(part)]
         else:
             full = [w for _ in range(heads) for w in ordered]
-        assert _tail(work, schedule, heads, most).tolist() == full[-most:]
+        assert _tail(work, schedule, heads, limit).tolist() == full[-limit:]
         if len(full) > sms and len(set(full)) > 1 and len(full) <= 4 * sms:
             free = [0.0] * sms
             for steps in full:
                 heapq.heapreplace(free, free[0] + steps)
-            assert self.of(one, sms, 1).cycles == pytest.approx(max(free))
+            assert self.of(reordered, sms, 1).cycles == pytest.approx(max(free))
 
     def scheduled(
         self, scheduler: Scheduler, tile_cycles: float = 0.0, blocks: int = 6, **fields: Any
     ) -> float:
         """Cycles of 2 heads of causal blocks, of 1, 2, 3, ... steps, on two SMs."""
-        one = replace(launch(Tile(64, 64, 4), heads=2, seq_q=64 * blocks, mask="causal"),
-                      schedule=Schedule(scheduler=scheduler, **fields))  # fmt: skip
-        return makespan(one, 2, 1, lambda _: 1.0, tile_cycles).cycles
+        ordered = replace(
+            launch(Tile(64, 64, 4), heads=2, seq_q=64 * blocks, mask="causal"),
+            schedule=Schedule(scheduler=scheduler, **fields),
+        )
+        return makespan(ordered, 2, 1, lambda _: 1.0, tile_cycles).cycles
 
     def test_a_persistent_grid_has_lists(self) -> None:
         # queries fastest: CTA 0 has the blocks of 1, 3, 5 steps of both heads, CTA 1 those of 2, 4, 6

@@ -38,8 +38,13 @@ DOMAIN = Domain(1, 2, 128, 64, 64, 32)
 
 def running(work: Work | None = None, outer: Outer = Outer.PAIR, **more: Any) -> Any:
     """A launch of eight tiles on eight places."""
-    gpu = {"sm_count": SMS, "cc": 90, "is_amd": False, "exp_per_clock_per_sm": 16.0,
-           "shared_memory_bytes_per_clock_per_sm": 128.0} | more.pop("gpu", {})  # fmt: skip
+    gpu = {
+        "sm_count": SMS,
+        "cc": 90,
+        "is_amd": False,
+        "exp_per_clock_per_sm": 16.0,
+        "shared_memory_bytes_per_clock_per_sm": 128.0,
+    } | more.pop("gpu", {})
     needs = {"l2_write_fraction": 0.5, "step_sync_cycles": 100.0}
     bytes_of = {("l2", "read", None): 4000, ("l2", "read", "X"): 3000, ("hbm", "read", None): 1000}
     bytes_of |= more.pop("moved", {})
@@ -53,12 +58,23 @@ def running(work: Work | None = None, outer: Outer = Outer.PAIR, **more: Any) ->
         load_latency_s=lambda from_dram: 0.6 if from_dram else 0.2,
         load_cycles=lambda from_dram: 600.0 if from_dram else 300.0,
     )
-    usual = {"steps": 16, "ctas_per_sm": 2, "finds_in_l2": True, "dtype": "bf16", "element_bytes": 2.0,
-             "tensor_cores": True, "slots": 8, "work_tiles": 8} | more  # fmt: skip
+    usual = {
+        "steps": 16,
+        "ctas_per_sm": 2,
+        "finds_in_l2": True,
+        "dtype": "bf16",
+        "element_bytes": 2.0,
+        "tensor_cores": True,
+        "slots": 8,
+        "work_tiles": 8,
+    } | more
     return SimpleNamespace(
         rates=rates,
         launch=SimpleNamespace(
-            domain=DOMAIN, outer=outer, work=work or Work(), work_tiles=usual["work_tiles"],
+            domain=DOMAIN,
+            outer=outer,
+            work=work or Work(),
+            work_tiles=usual["work_tiles"],
             accesses=(SimpleNamespace(tensor="X"),),
         ),
         chain=SimpleNamespace(tensors={"X": SimpleNamespace(element_bytes=4)}),
@@ -68,7 +84,7 @@ def running(work: Work | None = None, outer: Outer = Outer.PAIR, **more: Any) ->
         stored=lambda: 700.0,
         l2_loads=lambda: 5000.0,
         **{n: usual[n] for n in ("steps", "ctas_per_sm", "finds_in_l2", "dtype", "element_bytes")},
-    )  # fmt: skip
+    )
 
 
 def test_products_of_whole_tiles() -> None:

@@ -35,11 +35,11 @@ class TestFirstLoads:
             Tile, "operand_bytes", (0.0, 0.0)
         )  # those of every tile, at the L2's rate
         for kernel in ("fa2", "cudnn"):
-            made = call("h200", kernel, heads=1056, seq_q=128, seq_k=1024)
-            as_it_is = main_launch(made).total_s
+            decode_call = call("h200", kernel, heads=1056, seq_q=128, seq_k=1024)
+            as_it_is = main_launch(decode_call).total_s
             with monkeypatch.context() as without:
                 without.setattr(Running, "loaded", lambda self, in_steps: set())
-                waits[kernel] = as_it_is - main_launch(made).total_s
+                waits[kernel] = as_it_is - main_launch(decode_call).total_s
         seconds = (
             1056 * 128 * 128 * 2 / load_profile("h200").need("dram_read_bandwidth_bytes_per_s")
         )
@@ -52,9 +52,11 @@ class TestFirstLoads:
         """Measured: 5 % more on an H100 than where the L2 holds the keys, 2.5 % on an H200, which has more of HBM."""
         ratios = {}
         for gpu in ("h100", "h200"):
-            made = call(gpu, heads=264, seq_q=1, seq_k=4096)
-            hits = made.time(made.counted).total_s
-            ratios[gpu] = made.time(made.counted + made.capacity()).total_s / hits
+            decode_call = call(gpu, heads=264, seq_q=1, seq_k=4096)
+            hits = decode_call.time(decode_call.counted).total_s
+            ratios[gpu] = (
+                decode_call.time(decode_call.counted + decode_call.capacity()).total_s / hits
+            )
         assert 1.02 < ratios["h200"] < ratios["h100"] < 1.17
 
     def test_only_loops_with_more_to_fetch_than_a_tile_wait_before_their_first(self) -> None:
@@ -67,35 +69,44 @@ class TestFirstLoads:
             ("cudnn", 4096),
             ("cudnn", 128),
         ):
-            made = call("h100", kernel, heads=1, seq_q=1, seq_k=keys)
-            starts[kernel, keys] = main_launch(made).parts["start"] - made.profile.need(
+            short_call = call("h100", kernel, heads=1, seq_q=1, seq_k=keys)
+            starts[kernel, keys] = main_launch(short_call).parts["start"] - short_call.profile.need(
                 "launch_latency_s"
             )
         for kernel in ("cudnn", "fa3"):
-            made = call("h100", kernel, heads=1, seq_q=128)
-            starts[kernel, "prefill"] = main_launch(made).parts["start"] - made.profile.need(
-                "launch_latency_s"
-            )
+            short_call = call("h100", kernel, heads=1, seq_q=128)
+            starts[kernel, "prefill"] = main_launch(short_call).parts[
+                "start"
+            ] - short_call.profile.need("launch_latency_s")
         two = pytest.approx(2 * (687 + 80) / 1.98e9)
-        assert starts == {("fa2", 128): 0, ("cutlass", 128): 0, ("triton", 128): 0, ("cudnn", 4096): two,
-                          ("cudnn", 128): 0, ("cudnn", "prefill"): 0, ("fa3", "prefill"): two}  # fmt: skip
+        assert starts == {
+            ("fa2", 128): 0,
+            ("cutlass", 128): 0,
+            ("triton", 128): 0,
+            ("cudnn", 4096): two,
+            ("cudnn", 128): 0,
+            ("cudnn", "prefill"): 0,
+            ("fa3", "prefill"): two,
+        }
 
 
 class TestBackwardTiles:
     """FlashAttention-2's main launch: 64 queries x 128 keys, eight warps, head_dim 128."""
 
     def test_shared_memory_is_what_is_counted(self) -> None:
-        made = call("h100", passes="bwd")
-        running = self.running(made)
-        found = staged(running.launch, made.chain)
-        assert found is not None
-        assert running.shared_in_step() == sum(one.bytes for one in found if one.step)
-        assert main_launch(made).seconds["smem"] > 0
+        backward_call = call("h100", passes="bwd")
+        running = self.running(backward_call)
+        operands = staged(running.launch, backward_call.chain)
+        assert operands is not None
+        assert running.shared_in_step() == sum(
+            operand.bytes for operand in operands if operand.step
+        )
+        assert main_launch(backward_call).seconds["smem"] > 0
 
     def test_a_tile_waits_for_its_own_operands_and_results(self) -> None:
         """K and V of 128 rows and Q of 64 come at 44 bytes a cycle, dK and dV leave at 32."""
-        own = own_cycles(self.running(call("h100", passes="bwd")))
-        assert own == pytest.approx((65536 + 16384) / 44 + 65536 / 32)
+        cycles = own_cycles(self.running(call("h100", passes="bwd")))
+        assert cycles == pytest.approx((65536 + 16384) / 44 + 65536 / 32)
 
     def test_a_forward_waits_for_queries_and_keys(self) -> None:
         """128 rows of Q and 64 of K; V comes behind the product, and nobody waits for O to leave."""
@@ -103,8 +114,8 @@ class TestBackwardTiles:
 
     def test_ctas_that_begin_together_share_what_one_sm_takes_from_the_l2(self) -> None:
         """256 tiles: two CTAs an SM; of 1,024 tiles 264 begin together."""
-        each = (self.running(call("h100", heads=heads), "main") for heads in (8, 32, 4))
-        few, many, alone = (replace(one, conditions=Conditions(l2_start="warm")) for one in each)
+        running = (self.running(call("h100", heads=heads), "main") for heads in (8, 32, 4))
+        few, many, alone = (replace(run, conditions=Conditions(l2_start="warm")) for run in running)
         mine = (32768 + 16384) / 44
         assert own_cycles(few) == pytest.approx(2 * mine)
         assert own_cycles(many) == pytest.approx(mine * (1 + 264 / 1024))
@@ -115,13 +126,13 @@ class TestBackwardTiles:
 
     def test_warps_that_load_fetch_all_tiles_but_the_first_ahead(self) -> None:
         """Nobody waits for O to leave: its buffer is its own. All SMs begin together, and share the L2's bandwidth."""
-        one = self.running(call("h100", "cudnn", heads=1, seq_q=128), "main")
+        run = self.running(call("h100", "cudnn", heads=1, seq_q=128), "main")
         many = self.running(call("h100", "cudnn", heads=1320, seq_q=128), "main")
-        assert first_cycles(one) == pytest.approx(2 * 32768 / 44)  # Q and the first keys
+        assert first_cycles(run) == pytest.approx(2 * 32768 / 44)  # Q and the first keys
         share = many.rates.l2() / (132 * (many.rates.clock_hz or 0.0))
         assert share < 44
         assert first_cycles(many) == pytest.approx(2 * 32768 / share)
-        assert own_cycles(one) == own_cycles(many) == 0
+        assert own_cycles(run) == own_cycles(many) == 0
 
     def test_columns_beside_the_heads_are_waited_for(self) -> None:
         """Boxes are as wide as the build: 80 columns take as long as 128."""
@@ -133,15 +144,15 @@ class TestBackwardTiles:
 
     def test_a_first_tile_takes_its_loads_and_its_start(self) -> None:
         """Of ten rounds one has two loads' latency from HBM, the CTA's start and Q and K; from the L2 less."""
-        made = call("h100", "cudnn", heads=1320, seq_q=128)
-        time = main_launch(made, hbm=False)
+        many_tiles = call("h100", "cudnn", heads=1320, seq_q=128)
+        time = main_launch(many_tiles, hbm=False)
         clock, (step,) = time.clock_hz or 0.0, time.pace.step_s
         first = (time.total_s - time.parts["start"] - 10 * (time.pace.tile_s + step)) * clock
-        rates = self.running(made, "main").rates
+        rates = self.running(many_tiles, "main").rates
         rates.clock_hz = clock
-        own = 2 * 32768 * 132 * clock / rates.l2()
-        begin = tile_of(self.running(made, "main")).begin_cycles
-        assert first == pytest.approx(own + 2 * (687 + 80) + begin, rel=0.01)
+        own_loads = 2 * 32768 * 132 * clock / rates.l2()
+        begin = tile_of(self.running(many_tiles, "main")).begin_cycles
+        assert first == pytest.approx(own_loads + 2 * (687 + 80) + begin, rel=0.01)
 
     def test_a_cta_that_ends_with_its_tile_fetches_none_ahead(self) -> None:
         queued = self.running(call("h100", "cudnn", heads=1320, seq_q=128), "main")
@@ -149,17 +160,21 @@ class TestBackwardTiles:
         assert queued.later_share == pytest.approx(0.9)
         assert replace(queued, launch=replace(queued.launch, schedule=static)).later_share == 0
 
-    def running(self, made: Call, name: str = "bwd.main") -> Running:
-        n, launch = next((n, one) for n, one in enumerate(made.chain.launches) if one.name == name)
-        rates = Rates(made.profile, measured=True)
-        resident = made.residencies[n]
+    def running(self, whole_call: Call, name: str = "bwd.main") -> Running:
+        n, launch = next(
+            (n, candidate)
+            for n, candidate in enumerate(whole_call.chain.launches)
+            if candidate.name == name
+        )
+        rates = Rates(whole_call.profile, measured=True)
+        resident = whole_call.residencies[n]
         return Running(
-            made.problem,
-            made.kernel,
-            made.chain,
+            whole_call.problem,
+            whole_call.kernel,
+            whole_call.chain,
             launch,
             resident,
-            made.counted,
+            whole_call.counted,
             rates,
             Conditions(),
             first=False,

@@ -20,12 +20,16 @@ from iosim.readers.timing.terms import recorded, without
 
 class TestSpillsAndMasks:
     def test_spills_around_the_loop_cost_time_once_a_tile(self) -> None:
-        made = call("h200", mask="causal", seq_q=4000, seq_k=4000)
-        spill = made.chain.launches[0].work.spill
+        backward_call = call("h200", mask="causal", seq_q=4000, seq_k=4000)
+        spill = backward_call.chain.launches[0].work.spill
         assert spill.tile == 0  # those that its instructions have outside the loop show in no time
-        slower, faster = (main_launch(made, spill=replace(spill, tile=n)) for n in (100.0, 0.0))
-        each = (slower.pace.tile_s - faster.pace.tile_s) * (slower.clock_hz or 0.0)
-        assert each == pytest.approx(100 * made.profile.need("spill_access_cycles"), rel=0.01)
+        slower, faster = (
+            main_launch(backward_call, spill=replace(spill, tile=n)) for n in (100.0, 0.0)
+        )
+        per_tile = (slower.pace.tile_s - faster.pace.tile_s) * (slower.clock_hz or 0.0)
+        assert per_tile == pytest.approx(
+            100 * backward_call.profile.need("spill_access_cycles"), rel=0.01
+        )
 
     def test_a_causal_mask_is_asked_at_the_diagonal_alone(self) -> None:
         short, long = (
@@ -53,12 +57,13 @@ class TestListsOfBlocks:
 
     def cost(self, **problem: object) -> StepCost:
         launches = call("h100", "flex", **{"seq_q": 4096, **problem}).chain.launches
-        made = next(launch for launch in launches if launch.name == "main")
-        assert (made.domain.block_q, made.domain.block_k, made.resources.threads) == (128, 64, 256)
-        return step_cost(made, UNITS[MatrixUnit.WGMMA], self.rates, 0.0, 2, 90)
+        main = next(launch for launch in launches if launch.name == "main")
+        assert (main.domain.block_q, main.domain.block_k, main.resources.threads) == (128, 64, 256)
+        return step_cost(main, UNITS[MatrixUnit.WGMMA], self.rates, 0.0, 2, 90)
 
     def test_a_list_is_waited_for_and_asked_of_the_blocks_at_its_ends(self) -> None:
-        plain, causal = self.cost(), self.cost(mask="causal")
+        plain = self.cost()
+        causal = self.cost(mask="causal")
         assert causal.exposed - plain.exposed == 100
         # 0.688 instructions a score more in every step, and 4.25 in the last block of 128 keys of each tile: 64 of its
         # 2 x (1 + ... + 32) steps. Eight warps, two a scheduler, issue every second cycle.
@@ -82,8 +87,8 @@ class TestListsOfBlocks:
         mask = replace(launch.work.mask, edge_rows=edge_rows)
         domain = replace(launch.domain, block_q=block_q)
         # two steps of each tile, and all 64 of the last ones
-        made = replace(launch, domain=domain, work=replace(launch.work, mask=mask))
-        assert edge_share(made) * domain.visited.count.sum() == pytest.approx(steps)
+        ragged = replace(launch, domain=domain, work=replace(launch.work, mask=mask))
+        assert edge_share(ragged) * domain.visited.count.sum() == pytest.approx(steps)
 
     def test_which_rows_those_are(self) -> None:
         """Of 4,095 the last 127; a call without a mask has no ends."""
@@ -117,8 +122,17 @@ class TestStreamedQueries:
 
     def test_the_second_product_ends_with_the_keys(self) -> None:
         rates = SmRates(Waits(*[0.0] * 6), 1e9, 1024.0, 128.0, 16.0, 128.0, 64.0)
-        costs = [step_cost(call("h100", "cutlass", seq_k=n).chain.launches[0], UNITS[MatrixUnit.MMA_SYNC], rates, 0.0,
-                           2, 90) for n in (128, 35)]  # fmt: skip
+        costs = [
+            step_cost(
+                call("h100", "cutlass", seq_k=n).chain.launches[0],
+                UNITS[MatrixUnit.MMA_SYNC],
+                rates,
+                0.0,
+                2,
+                90,
+            )
+            for n in (128, 35)
+        ]
         assert (
             costs[1].tensor / costs[0].tensor == costs[1].smem / costs[0].smem == (1 + 2 / 4) / 2
         )  # turns of four
@@ -136,17 +150,20 @@ class TestStreamedQueries:
         assert fetches.parts["start"] - streams.parts["start"] == pytest.approx(cycles)
 
     def test_loads_take_their_time_at_any_clock(self) -> None:
-        waits, usual = (Waits.of(load_profile("h100"), clock) for clock in (1.1, 1.0))
-        assert (waits.load, waits.product_step) == (1.1 * usual.load, 1.1 * usual.product_step)
-        assert (waits.sync, waits.spill_access) == (usual.sync, usual.spill_access)
+        waits, at_one_ghz = (Waits.of(load_profile("h100"), clock) for clock in (1.1, 1.0))
+        assert (waits.load, waits.product_step) == (
+            1.1 * at_one_ghz.load,
+            1.1 * at_one_ghz.product_step,
+        )
+        assert (waits.sync, waits.spill_access) == (at_one_ghz.sync, at_one_ghz.spill_access)
 
     def test_nothing_is_computed_beside_the_bytes_of_first_steps(self) -> None:
         """A round of CTAs with a step each takes the time of its bytes and of its work; a longer loop hides them."""
-        one, many = (
+        single, many = (
             main_launch(call("h100", "cutlass", batch=16, seq_q=128, seq_k=n)) for n in (128, 8192)
         )
-        steps = [n * time.pace.step_s[-1] for n, time in ((1, one), (64, many))]
-        assert one.total_s > one.parts["start"] + one.seconds["hbm"] + steps[0]
+        steps = [n * time.pace.step_s[-1] for n, time in ((1, single), (64, many))]
+        assert single.total_s > single.parts["start"] + single.seconds["hbm"] + steps[0]
         assert many.total_s < many.parts["start"] + many.seconds["hbm"] + steps[1]
 
 
@@ -183,11 +200,11 @@ class TestGradients:
     ],
 )
 def test_sectors_that_copies_fetch_twice(kernel: str, head_dim: int, cycles: float) -> None:
-    made = call("h100", kernel, head_dim=head_dim)
-    step = main_launch(made).pace.step_s[0]
-    rate = made.profile.need("l2_read_bandwidth_measured_bytes_per_s") / 132
+    whole_call = call("h100", kernel, head_dim=head_dim)
+    step = main_launch(whole_call).pace.step_s[0]
+    rate = whole_call.profile.need("l2_read_bandwidth_measured_bytes_per_s") / 132
     with without(["sectors fetched twice"]):
-        others = main_launch(made).pace.step_s[0]
+        others = main_launch(whole_call).pace.step_s[0]
     assert step - others == pytest.approx(cycles / rate, rel=1e-3)
 
 

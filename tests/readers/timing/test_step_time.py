@@ -58,14 +58,15 @@ class TestStep:
 
     def test_every_warp_fetches_k_and_v_from_shared_memory(self) -> None:
         # K and V 64 x 128 x 2 bytes x 2 for each warp, Q 128 x 128 x 2 once, 26 wavefronts of 128 bytes a warp
-        four, eight = self.cost(Tile(128, 64, 4)).smem, self.cost(Tile(128, 64, 8)).smem
+        four = self.cost(Tile(128, 64, 4)).smem
+        eight = self.cost(Tile(128, 64, 8)).smem
         assert four * 128 == 4 * (32768 + 26 * 128) + 32768
         assert eight * 128 == 8 * (32768 + 26 * 128) + 32768
 
     def test_unknown_rates_cost_nothing(self) -> None:
         none = SmRates(WAITS, 1e9, *[math.inf] * 5)
-        found = step_cost(launch(Tile(128, 64, 4)), UNITS[MatrixUnit.MMA_SYNC], none, 1.0, 2, 90)
-        assert (found.tensor, found.softmax, found.smem, found.l2) == (0, 0, 0, 0)
+        cost = step_cost(launch(Tile(128, 64, 4)), UNITS[MatrixUnit.MMA_SYNC], none, 1.0, 2, 90)
+        assert (cost.tensor, cost.softmax, cost.smem, cost.l2) == (0, 0, 0, 0)
 
     def test_loads_are_waited_for_where_nothing_copies_ahead(self) -> None:
         assert self.cost(Tile(64, 64, 4, 2)).exposed == WAITS.sync
@@ -164,10 +165,11 @@ class TestStep:
             *parts[:4], exposed=parts[4], streams=streams, overlap=Overlap.QUEUE, fragments=parts[2]
         )
         cost = replace(cost, further=parts[1] * share)
-        one, more = step_cycles(cost, n), step_cycles(cost, n + 1)
-        assert one <= more * (1 + 1e-9)
-        assert more / (n + 1) <= one / n * (1 + 1e-9)
-        assert one >= max(cost.least(n), n * parts[3]) * (1 - 1e-9)
+        fewer = step_cycles(cost, n)
+        more = step_cycles(cost, n + 1)
+        assert fewer <= more * (1 + 1e-9)
+        assert more / (n + 1) <= fewer / n * (1 + 1e-9)
+        assert fewer >= max(cost.least(n), n * parts[3]) * (1 - 1e-9)
         assert (
             share * n * cost.busiest * (1 - 1e-9) <= cost.least(n) <= n * cost.busiest * (1 + 1e-9)
         )
@@ -190,23 +192,29 @@ class TestMatrixUnit:
     @staticmethod
     def of(kernel: Kernel, gpu: str = "h100", **values: object) -> list[UnitModel]:
         """Of the chain's attention loops."""
-        asked, profile = problem(**values), load_profile(gpu)
-        return [unit_model(one, profile, asked.dtype, kernel) for one in plan(asked, kernel).launches
-                if one.work.exps_per_pair]  # fmt: skip
+        attention, profile = problem(**values), load_profile(gpu)
+        return [
+            unit_model(planned_launch, profile, attention.dtype, kernel)
+            for planned_launch in plan(attention, kernel).launches
+            if planned_launch.work.exps_per_pair
+        ]
 
     def test_every_unit_has_a_row_with_its_source(self) -> None:
         assert set(UNITS) == set(MatrixUnit)
         assert all(model.source for model in UNITS.values())
 
     def test_libraries_on_hopper(self) -> None:
-        h100, asked, both = (
+        h100, attention, both = (
             load_profile("h100"),
             problem(),
             problem(passes="fwd+bwd", seq_q=1, heads=2),
         )
-        found = {name: self.of(resolve(name, asked, h100)) for name in ("fa2", "fa3", "cudnn")}
-        assert found == {"fa2": [UNITS[MatrixUnit.MMA_SYNC]], "fa3": [UNITS[MatrixUnit.PINGPONG]],
-                         "cudnn": [UNITS[MatrixUnit.SPECIALISED]]}  # fmt: skip
+        units = {name: self.of(resolve(name, attention, h100)) for name in ("fa2", "fa3", "cudnn")}
+        assert units == {
+            "fa2": [UNITS[MatrixUnit.MMA_SYNC]],
+            "fa3": [UNITS[MatrixUnit.PINGPONG]],
+            "cudnn": [UNITS[MatrixUnit.SPECIALISED]],
+        }
         # cuDNN decodes with another kernel, of one warpgroup; its backward is the specialised one there, too
         decoded = self.of(resolve("cudnn", both, h100), passes="fwd+bwd", seq_q=1, heads=2)
         assert decoded == [UNITS[MatrixUnit.MMA_SYNC], UNITS[MatrixUnit.SPECIALISED]]

@@ -28,17 +28,20 @@ class TestTilesOfServingKernels:
     def test_a_tile_waits_for_its_place_in_every_round(self) -> None:
         """1,056 tiles on 132 SMs: in each of 8 rounds 10 loads from the L2, one behind the other, and one more, since
         five groups of 31 sequences are searched in these rounds."""
-        made = call(
+        whole_call = call(
             "h200", "sglang-fa3", seq_q=100, seq_k=100, batch=132, mask="causal", page_size=64
         )
-        launch = made.chain.launches[0]
-        assert (launch.work.serial_loads, launch.work_tiles, made.residencies[0].slots) == (
+        launch = whole_call.chain.launches[0]
+        assert (launch.work.serial_loads, launch.work_tiles, whole_call.residencies[0].slots) == (
             11,
             8 * 132,
             132,
         )
-        waiting, free = main_launch(made, hbm=False), main_launch(made, hbm=False, serial_loads=0)
-        rates = Rates(made.profile, measured=True)
+        waiting, free = (
+            main_launch(whole_call, hbm=False),
+            main_launch(whole_call, hbm=False, serial_loads=0),
+        )
+        rates = Rates(whole_call.profile, measured=True)
         rates.clock_hz = waiting.clock_hz
         assert waiting.total_s - free.total_s == pytest.approx(
             88 * rates.load_latency_s(from_dram=False), rel=0.1
@@ -47,44 +50,46 @@ class TestTilesOfServingKernels:
     def test_warps_that_merge_hold_up_their_sm(self) -> None:
         """4 warps write 16 x 128 fp32 values each, and each reads those of all, at half a bank's rate: 2,560 cycles for
         each of an SM's 8 tiles, whether they run side by side or not."""
-        made = call(
+        decode_call = call(
             "l40s", "flashinfer", heads=32, kv_heads=8, seq_q=1, seq_k=64, batch=142, page_size=16
         )
-        bytes_of_tile = made.chain.launches[0].work.tile_shared_bytes
+        bytes_of_tile = decode_call.chain.launches[0].work.tile_shared_bytes
         assert bytes_of_tile == 2 * 4 * 5 * 16 * 128 * 4 == 2560 * 128
         merging, free = (
-            main_launch(made, hbm=False),
-            main_launch(made, hbm=False, tile_shared_bytes=0),
+            main_launch(decode_call, hbm=False),
+            main_launch(decode_call, hbm=False, tile_shared_bytes=0),
         )
         assert merging.clock_hz is not None
         assert merging.total_s - free.total_s == pytest.approx(8 * 2560 / merging.clock_hz, rel=0.1)
 
     def test_a_stream_from_hbm_starts_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where its keys lie in the L2 it does not, nor where several tiles share them."""
-        made = call("h200", "fa2", heads=32, seq_q=1, seq_k=65536)
+        decode_call = call("h200", "fa2", heads=32, seq_q=1, seq_k=65536)
         shared = call("h200", "fa2", heads=32)
         paged = main_launch(call("h200", "fa2", heads=32, seq_q=1, seq_k=65536, page_size=256))
         from_hbm, from_l2, twice = (
-            main_launch(made),
-            main_launch(made, hbm=False),
+            main_launch(decode_call),
+            main_launch(decode_call, hbm=False),
             main_launch(shared),
         )
-        tables_s = FIRST_LOADS * Rates(made.profile, True).load_latency_s(from_dram=True)
+        tables_s = FIRST_LOADS * Rates(decode_call.profile, True).load_latency_s(from_dram=True)
         assert paged.total_s - from_hbm.total_s == pytest.approx(tables_s, rel=0.3)
         few = call("h200", "cudnn", heads=33, seq_q=16, seq_k=65536)
         of_few = main_launch(few)
         monkeypatch.setattr(launch_terms, "STREAM_START_S", 0.0)
         assert of_few.total_s - main_launch(few).total_s == pytest.approx(STREAM_START_S / 4)
-        assert from_hbm.total_s - main_launch(made).total_s == pytest.approx(STREAM_START_S)
+        assert from_hbm.total_s - main_launch(decode_call).total_s == pytest.approx(STREAM_START_S)
         assert (from_l2.total_s, twice.total_s) == (
-            main_launch(made, hbm=False).total_s,
+            main_launch(decode_call, hbm=False).total_s,
             main_launch(shared).total_s,
         )
 
     def test_values_of_a_narrow_cache_are_widened_slowly_on_blackwell(self) -> None:
-        made = call("b200", "vllm-triton", page_size=64, cache_dtype="fp8", mask="causal")
-        other = replace(made, profile=replace(made.profile, compute_capability=(9, 0)))
-        assert main_launch(made).seconds["exp"] > 1.5 * main_launch(other).seconds["exp"]
+        narrow_call = call("b200", "vllm-triton", page_size=64, cache_dtype="fp8", mask="causal")
+        other = replace(
+            narrow_call, profile=replace(narrow_call.profile, compute_capability=(9, 0))
+        )
+        assert main_launch(narrow_call).seconds["exp"] > 1.5 * main_launch(other).seconds["exp"]
 
     def test_flashinfer_shuffles_what_it_widens_but_where_conversions_hide_it(self) -> None:
         """64 rows in four warps, each of which has all 256 values of a key and its V: two operations a value."""
@@ -103,7 +108,7 @@ class TestTilesOfServingKernels:
                 for kind in (None, "fp8")
             )
             assert plain.kernel.tile.block_q == narrow.kernel.tile.block_q == 64
-            loops = [made.kernel.loop.score_operations for made in (plain, narrow)]
+            loops = [call.kernel.loop.score_operations for call in (plain, narrow)]
             assert loops[1] - loops[0] == more
 
 
@@ -114,9 +119,9 @@ def test_code_that_no_sm_holds_is_fetched_again() -> None:
     tiles that are alike."""
 
     def again(**problem: object) -> float:
-        made = call("h100", heads=1280, seq_k=problem["seq_q"], **problem)
-        rates = Rates(made.profile, measured=True)
-        launch, (resident, *_) = made.chain.launches[0], made.residencies
+        call_again = call("h100", heads=1280, seq_k=problem["seq_q"], **problem)
+        rates = Rates(call_again.profile, measured=True)
+        launch, (resident, *_) = call_again.chain.launches[0], call_again.residencies
         running = SimpleNamespace(launch=launch, resident=resident, rates=rates)
         return code_again_cycles(running)  # type: ignore[arg-type]
 
@@ -139,11 +144,11 @@ class TestCode:
     """Code of FlashAttention-2's forward (experiments/measurements/library_code.csv)."""
 
     def test_the_first_round_waits_for_all_that_a_tile_runs(self) -> None:
-        one, more = (
+        first, more = (
             call("h100", seq_q=128, seq_k=n, heads=256).chain.launches[0] for n in (64, 512)
         )
-        assert one.work.code == more.work.code == (295, 1564, 2674, 3368)
-        assert code_cycles(one, 1, 264) == pytest.approx(
+        assert first.work.code == more.work.code == (295, 1564, 2674, 3368)
+        assert code_cycles(first, 1, 264) == pytest.approx(
             16 * (3368 - (2674 - 1564)) / 44
         )  # no step in its loop
         assert (
@@ -182,11 +187,11 @@ class TestCode:
         242. Of 2,048 tokens hardly any of it shows."""
         times = []
         for n in (457, 2048):
-            made = call("h100", heads=2640 // -(-n // 128), seq_q=n, seq_k=n, mask="causal")
-            with_code = main_launch(made, hbm=False).total_s
+            causal_call = call("h100", heads=2640 // -(-n // 128), seq_q=n, seq_k=n, mask="causal")
+            with_code = main_launch(causal_call, hbm=False).total_s
             with monkeypatch.context() as patch:
                 patch.setattr(tile_terms, "CODE_AHEAD_BYTES", 1 << 20)
-                times.append(with_code / main_launch(made, hbm=False).total_s)
+                times.append(with_code / main_launch(causal_call, hbm=False).total_s)
         assert 1.2 < times[0] < 1.35
         assert times[1] < 1.03
 
@@ -214,17 +219,18 @@ class TestCode:
         assert (launch.domain.splits > 1, launch.work.code[-1]) == (True, 5568)
 
     def test_a_window_runs_one_build_for_lengths_of_every_kind(self) -> None:
-        asked = {"mask": "window", "window": 200, "heads": 64}
+        sizes = {"mask": "window", "window": 200, "heads": 64}
         codes = {
-            call("h200", seq_q=n, seq_k=n, **asked).chain.launches[0].work.code for n in (500, 512)
+            call("h200", seq_q=n, seq_k=n, **sizes).chain.launches[0].work.code for n in (500, 512)
         }
         assert codes == {(903, 2453, 4124, 5814, 7237, 8048)}
 
     def test_the_time_is_that_of_each_tile(self) -> None:
-        made = call("h100", mask="causal", seq_q=512, seq_k=512, heads=256)
-        with_code, without = main_launch(made), main_launch(made, code=(0, 0, 0))
+        causal_call = call("h100", mask="causal", seq_q=512, seq_k=512, heads=256)
+        with_code = main_launch(causal_call)
+        without = main_launch(causal_call, code=(0, 0, 0))
         cycles = (with_code.pace.tile_s - without.pace.tile_s) * (with_code.clock_hz or 0.0)
-        behind = code_cycles(made.chain.launches[0], 2, 264, 2048 / 687)
+        behind = code_cycles(causal_call.chain.launches[0], 2, 264, 2048 / 687)
         assert cycles == pytest.approx(behind, rel=0.02)
 
 
@@ -278,24 +284,32 @@ class TestLocks:
 
     def test_ctas_that_begin_at_the_same_lock_end_one_behind_the_other(self) -> None:
         """Under a mask all begin with the first queries: the second head follows before the first has ended."""
-        launch, alone = self.main(heads=2, seq_q=1024, seq_k=8192), Makespan(160.0, [1.0], 2.0)
+        launch = self.main(heads=2, seq_q=1024, seq_k=8192)
+        alone = Makespan(160.0, [1.0], 2.0)
         in_line = in_turn(replace(launch, walks_round=False), alone, 64, 4.0).cycles
         assert in_line == 2 * 8 * 10 + 63 * 4 < 0.9 * in_turn(launch, alone, 64, 4.0).cycles
 
     @pytest.mark.parametrize(("queries", "cycles"), [(128, 63 * 4), (1024, 7 * 4), (8192, 0)])
     def test_they_queue_once_where_the_work_takes_longer(self, queries: int, cycles: float) -> None:
         """64 CTAs at 1, 8 or 64 locks."""
-        launch, alone = self.main(seq_q=queries, seq_k=8192), Makespan(1e6, [1.0], 1.0)
+        launch = self.main(seq_q=queries, seq_k=8192)
+        alone = Makespan(1e6, [1.0], 1.0)
         assert in_turn(launch, alone, 132, 4.0).cycles == 1e6 + cycles
 
 
 class TestStores:
     def test_what_a_step_stores_takes_the_l2_longer_than_what_it_loads(self) -> None:
         """Sums of dQ, dK and dV that pass through memory, and spilled registers; not what a tile stores at its end."""
-        made = call("h100", "cutlass", passes="bwd", head_dim=192, seq_q=1024, seq_k=1024)
-        time = main_launch(made)
-        slow = replace(made.profile, l2_write_fraction=made.profile.need("l2_write_fraction") / 2)
-        assert main_launch(replace(made, profile=slow)).seconds["l2"] > 1.5 * time.seconds["l2"]
+        backward_call = call("h100", "cutlass", passes="bwd", head_dim=192, seq_q=1024, seq_k=1024)
+        time = main_launch(backward_call)
+        slow = replace(
+            backward_call.profile,
+            l2_write_fraction=backward_call.profile.need("l2_write_fraction") / 2,
+        )
+        assert (
+            main_launch(replace(backward_call, profile=slow)).seconds["l2"]
+            > 1.5 * time.seconds["l2"]
+        )
         forward = call("h100", "cudnn")
         slow_forward = replace(forward, profile=replace(forward.profile, l2_write_fraction=0.05))
         assert main_launch(slow_forward).seconds["l2"] == main_launch(forward).seconds["l2"]
@@ -303,18 +317,23 @@ class TestStores:
 
 class TestAdds:
     def test_warps_wait_for_a_request_of_every_line(self) -> None:
-        made = call("h200", passes="bwd")
-        launch = next(one for one in made.chain.launches if one.name == "bwd.main")
+        backward_call = call("h200", passes="bwd")
+        launch = next(
+            launch for launch in backward_call.chain.launches if launch.name == "bwd.main"
+        )
         assert launch.work.add_requests_per_row == 4  # 128 sums of 4 bytes
-        with_adds, without = main_launch(made), main_launch(made, add_requests_per_row=0)
+        with_adds, without = (
+            main_launch(backward_call),
+            main_launch(backward_call, add_requests_per_row=0),
+        )
         cycles = (with_adds.pace.step_s[0] - without.pace.step_s[0]) * (with_adds.clock_hz or 0.0)
         assert cycles == pytest.approx(
-            launch.domain.block_q * 4 * made.profile.need("add_packet_cycles"), rel=0.02
+            launch.domain.block_q * 4 * backward_call.profile.need("add_packet_cycles"), rel=0.02
         )
 
     def test_a_warp_of_its_own_holds_nobody_up(self) -> None:
         launches = call("h100", "fa3", passes="bwd").chain.launches
-        assert all(one.work.add_requests_per_row == 0 for one in launches)
+        assert all(launch.work.add_requests_per_row == 0 for launch in launches)
 
 
 @pytest.mark.parametrize("gpu", ["a100", "h200"])

@@ -119,24 +119,22 @@ def test_products_run_beside_what_their_warp_does_next() -> None:
         True,
     )
     wait = Slot("product-wait", "control", 1, 1, None, None, 0, None, leaves=0)
-    own = product.flops / PACE.tensor_flops
+    product_cycles = product.flops / PACE.tensor_flops
     beside = cycles([product, *[ADD] * 20, wait], FOUR_WARPS)
-    assert beside == pytest.approx(own + LATENCIES["product"], abs=4)
+    assert beside == pytest.approx(product_cycles + LATENCIES["product"], abs=4)
 
 
 def test_copies_are_waited_for_in_groups() -> None:
     """With one group left under way a turn waits for the copies of the turn before."""
-    copy, commit = (
-        Slot("global-copy", "lsu", 0, 1, None, None, 0, WORD),
-        Slot("commit", "control", 1, 1, None, None, 0),
-    )
+    copy = Slot("global-copy", "lsu", 0, 1, None, None, 0, WORD)
+    commit = Slot("commit", "control", 1, 1, None, None, 0)
 
-    def turn(left: int) -> list[Slot]:
+    def turn(at: int) -> list[Slot]:
         return [
             copy,
             commit,
             *[ADD] * 200,
-            Slot("wait", "control", 1, 1, None, None, 0, None, leaves=left),
+            Slot("wait", "control", 1, 1, None, None, 0, None, leaves=at),
         ]
 
     assert cycles(turn(0), FOUR_WARPS) == pytest.approx(300, abs=15)
@@ -161,7 +159,8 @@ def test_one_part_stands_for_all() -> None:
 
 
 def test_regions_add_up() -> None:
-    once, loop = Region((ADD,) * 30), Region((ADD,) * 10, turns=100, repeats=True)
+    once = Region((ADD,) * 30)
+    loop = Region((ADD,) * 10, turns=100, repeats=True)
     assert regions_turn((once, loop), FOUR_WARPS, PACE).cycles == pytest.approx(30 + 1000, abs=2)
 
 
@@ -183,8 +182,8 @@ def test_ctas_that_follow_one_another_load_while_others_compute() -> None:
     added = ctas_in_turn(whole, warps, PACE, together)
     assert 8 * 60 <= added < 0.85 * together.cycles
     alone = placed_warps(512, 1)
-    one = regions_turn(whole, alone, PACE)
-    assert ctas_in_turn(whole, alone, PACE, one) == one.cycles  # nobody is beside it
+    regions = regions_turn(whole, alone, PACE)
+    assert ctas_in_turn(whole, alone, PACE, regions) == regions.cycles  # nobody is beside it
 
 
 def test_a_few_warps_leave_parts_without_work() -> None:

@@ -38,31 +38,39 @@ def point(
     bounds = SimpleNamespace(
         compulsory_read=30, compulsory_write=12, no_l2_read=500, no_l2_write=60
     )
-    usual = {
-        "hbm_bounds": bounds, "time": SimpleNamespace(total_s=2.5, missing=()), "notes": (), "hbm_known": True,
-        "total": {"l2": 900, "hbm": 70}.__getitem__, "smem": SimpleNamespace(total=4000), "flops": 7,
-        "hbm_payload": SimpleNamespace(total=66), "memory_bytes": {"peak": 1000, "workspace": 10},
+    defaults = {
+        "hbm_bounds": bounds,
+        "time": SimpleNamespace(total_s=2.5, missing=()),
+        "notes": (),
+        "hbm_known": True,
+        "total": {"l2": 900, "hbm": 70}.__getitem__,
+        "smem": SimpleNamespace(total=4000),
+        "flops": 7,
+        "hbm_payload": SimpleNamespace(total=66),
+        "memory_bytes": {"peak": 1000, "workspace": 10},
         "kernel": SimpleNamespace(algorithm="naive" if kernel == "naive" else "flash"),
-    }  # fmt: skip
+    }
     of = Gpu(gpu, gpu, load_profile(gpu))
-    return Point(name, of, kernel, tokens, SimpleNamespace(**usual | more))  # type: ignore[arg-type]
+    return Point(name, of, kernel, tokens, SimpleNamespace(**defaults | more))  # type: ignore[arg-type]
 
 
 def test_lengths_are_sorted_and_doubles_dropped() -> None:
-    made = grid(LONG, SHORT, MIDDLE, SHORT, kernels=(" FA2", "naive", "fa2"))
-    assert made.lengths == (100, 200, 300)
-    assert made.kernels == ("fa2", "naive")
-    assert made.middle is MIDDLE
+    sorted_grid = grid(LONG, SHORT, MIDDLE, SHORT, kernels=(" FA2", "naive", "fa2"))
+    assert sorted_grid.lengths == (100, 200, 300)
+    assert sorted_grid.kernels == ("fa2", "naive")
+    assert sorted_grid.middle is MIDDLE
     assert grid(SHORT, LONG).middle is LONG
     assert [(g.label, k, p.seq_q) for g, k, p, _ in grid(SHORT, LONG).jobs[:3]] == [
-        ("a100-sxm-80gb", "fa2", 100), ("a100-sxm-80gb", "fa2", 300), ("a100-sxm-80gb", "naive", 100),
-    ]  # fmt: skip
+        ("a100-sxm-80gb", "fa2", 100),
+        ("a100-sxm-80gb", "fa2", 300),
+        ("a100-sxm-80gb", "naive", 100),
+    ]
     assert len(grid(SHORT, LONG).jobs) == 2 * 2 * 2
 
 
 def test_the_default_and_what_it_stands_for_are_one_prediction() -> None:
-    made = CaseGrid.of(("a100",), ("default", "fa2"), (SHORT,))
-    chosen = [(k, asked) for _, k, _, asked in made.jobs]
+    chosen_grid = CaseGrid.of(("a100",), ("default", "fa2"), (SHORT,))
+    chosen = [(k, name_typed) for _, k, _, name_typed in chosen_grid.jobs]
     assert chosen[0][1] == "default"
     assert len(chosen) == len({k for k, _ in chosen})
 
@@ -86,12 +94,12 @@ def test_what_may_differ() -> None:
 
 
 def test_command_lines() -> None:
-    made = grid(SHORT, LONG, l2_start="warm", method="capacity")
-    gpu = made.gpus[0]
-    line = made.predict_line(gpu, "fa2", SHORT)
+    typed_grid = grid(SHORT, LONG, l2_start="warm", method="capacity")
+    gpu = typed_grid.gpus[0]
+    line = typed_grid.predict_line(gpu, "fa2", SHORT)
     assert line.startswith(f"iosim predict --gpu {gpu.argument} --kernel fa2 --seq-len 100 ")
     assert line.endswith("--l2 warm --method capacity --format json")
-    report = made.report_line()
+    report = typed_grid.report_line()
     assert report.startswith(
         "iosim report --gpu a100-sxm-80gb --gpu t4 --kernel fa2 --kernel naive --seq-len 100,300"
     )

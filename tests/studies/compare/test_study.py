@@ -41,36 +41,38 @@ def problem(seq_q: int = 1024, **changes: Any) -> AttentionProblem:
 
 
 @pytest.fixture(scope="module")
-def found() -> Comparison:
+def comparison() -> Comparison:
     return compare([problem(512), problem(1024)], KERNELS, GPUS)
 
 
-def test_rows_are_what_predict_says(found: Comparison) -> None:
-    assert len(found.entries) == 2 * 2 * 3
-    for e in found.entries:
+def test_rows_are_what_predict_says(comparison: Comparison) -> None:
+    assert len(comparison.entries) == 2 * 2 * 3
+    for e in comparison.entries:
         if e.point is None:
             continue
-        alone = predict(problem(e.seq_len), e.kernel, e.gpu, method=found.request.method)
+        alone = predict(problem(e.seq_len), e.kernel, e.gpu, method=comparison.request.method)
         row = e.to_dict()
         for level in ("l2", "hbm"):
             for direction in ("read", "write"):
                 assert row[f"{level}_{direction}_bytes"] == alone.total(level, direction)
         assert row["time_s"] == alone.time.total_s
         assert (row["peak_bytes"], row["workspace_bytes"]) == (
-            alone.memory_bytes["peak"], alone.memory_bytes["workspace"],
-        )  # fmt: skip
+            alone.memory_bytes["peak"],
+            alone.memory_bytes["workspace"],
+        )
 
 
-def test_ratios_are_baseline_over_row(found: Comparison) -> None:
-    by_place = {(e.gpu, e.kernel, e.seq_len): e for e in found.entries}
-    assert str(found.baseline) == "naive"
-    for e in found.entries:
+def test_ratios_are_baseline_over_row(comparison: Comparison) -> None:
+    by_place = {(e.gpu, e.kernel, e.seq_len): e for e in comparison.entries}
+    assert str(comparison.baseline) == "naive"
+    for e in comparison.entries:
         base = by_place[e.gpu, "naive", e.seq_len]
         for q in QUANTITIES:
             if e.point is None:
                 assert e.ratio(q) is None
             else:
-                above, below = base.value(q), e.value(q)
+                above = base.value(q)
+                below = e.value(q)
                 assert above is not None
                 assert below
                 assert e.ratio(q) == above / below
@@ -78,34 +80,39 @@ def test_ratios_are_baseline_over_row(found: Comparison) -> None:
 
 def test_what_does_not_fit_is_told() -> None:
     """At 32,768 tokens S and P of 32 heads are 137 GB: an A100 of 80 GB has no room for them."""
-    made = compare([problem(32768, heads=32)], ["naive", "fa2"], ["a100-sxm-80gb"], method="bounds")
-    assert [e.to_dict()["fits"] for e in made.entries] == ["no", "yes"]
-    assert re.search(r"naive .* GB  no  ", as_text(made))
-    assert re.search(r"fa2 .* B  yes  ", as_text(made))
-    assert "time: without that of HBM" in made.notes[0]
+    comparison = compare(
+        [problem(32768, heads=32)], ["naive", "fa2"], ["a100-sxm-80gb"], method="bounds"
+    )
+    assert [e.to_dict()["fits"] for e in comparison.entries] == ["no", "yes"]
+    assert re.search(r"naive .* GB  no  ", as_text(comparison))
+    assert re.search(r"fa2 .* B  yes  ", as_text(comparison))
+    assert "time: without that of HBM" in comparison.notes[0]
 
 
 def test_memory_ratio() -> None:
-    made = compare([problem()], ["naive", "flash"], ["a100"])
+    comparison = compare([problem()], ["naive", "flash"], ["a100"])
     # naive keeps S and P of 8 heads beside Q, K, V, O; flash only these and an fp32 LSE a row
-    tensor, square = 8 * 1024 * 64 * 2, 8 * 1024 * 1024 * 2
-    assert made.entries[1].ratio("memory") == (4 * tensor + 2 * square) / (
+    tensor = 8 * 1024 * 64 * 2
+    square = 8 * 1024 * 1024 * 2
+    assert comparison.entries[1].ratio("memory") == (4 * tensor + 2 * square) / (
         4 * tensor + 8 * 1024 * 4
     )
 
 
-def test_what_cannot_run_is_a_row_with_its_reason(found: Comparison) -> None:
-    missing = [(e.gpu, e.kernel, e.seq_len) for e in found.missing]
+def test_what_cannot_run_is_a_row_with_its_reason(comparison: Comparison) -> None:
+    missing = [(e.gpu, e.kernel, e.seq_len) for e in comparison.missing]
     assert missing == [("a100-sxm-80gb", "fa3", n) for n in (512, 1024)]
-    assert all("FlashAttention-3 needs cc 9.0" in str(e.reason) for e in found.missing)
-    text = as_text(found)
+    assert all("FlashAttention-3 needs cc 9.0" in str(e.reason) for e in comparison.missing)
+    text = as_text(comparison)
     assert "fa3     cannot run" in text
     assert (
         text.count("fa3 on a100-sxm-80gb at N = 512: kernel fa3: FlashAttention-3 needs cc 9.0")
         == 1
     )
     rows = [
-        r for r in found.to_dict()["rows"] if r["kernel"] == "fa3" and r["gpu"] == "a100-sxm-80gb"
+        r
+        for r in comparison.to_dict()["rows"]
+        if r["kernel"] == "fa3" and r["gpu"] == "a100-sxm-80gb"
     ]
     assert len(rows) == 2
     assert all(r["time_s"] is None and r["l2_ratio"] is None and r["reason"] for r in rows)
@@ -115,17 +122,17 @@ def test_what_cannot_run_is_a_row_with_its_reason(found: Comparison) -> None:
     ("baseline", "gpu"), [("fa2@h100", "h100-sxm"), ("fa2@h100-sxm", "h100-sxm")]
 )
 def test_a_baseline_on_one_gpu(baseline: str, gpu: str) -> None:
-    made = compare([problem()], KERNELS, GPUS, baseline=baseline)
-    assert str(made.baseline) == f"fa2@{gpu}"
-    base = predict(problem(), "fa2", gpu, method=made.request.method)
-    for e in made.entries:
+    comparison = compare([problem()], KERNELS, GPUS, baseline=baseline)
+    assert str(comparison.baseline) == f"fa2@{gpu}"
+    base = predict(problem(), "fa2", gpu, method=comparison.request.method)
+    for e in comparison.entries:
         if e.point is not None:
             assert e.ratio("time") == base.time.total_s / e.point.time_s
 
 
 def test_a_baseline_joins_the_kernels_and_may_be_missing() -> None:
-    made = compare([problem()], ["fa2"], ["a100"], baseline="naive")
-    assert [e.kernel for e in made.entries] == ["naive", "fa2"]
+    comparison = compare([problem()], ["fa2"], ["a100"], baseline="naive")
+    assert [e.kernel for e in comparison.entries] == ["naive", "fa2"]
     without = compare([problem()], ["fa2"], GPUS, baseline="fa3")
     ratios = {(e.gpu, e.kernel): e.ratio("time") for e in without.entries}
     assert ratios["a100-sxm-80gb", "fa2"] is None
@@ -141,11 +148,11 @@ def test_a_baseline_joins_the_kernels_and_may_be_missing() -> None:
 
 
 def test_all_rows_are_as_predict_has_them() -> None:
-    found = compare(
+    comparison = compare(
         [problem(n, heads=8, head_dim=128) for n in (1024, 32768)], ["naive", "flash"], ["a100"]
     )
-    assert found.request.method is None
-    for point in found.points:
+    assert comparison.request.method is None
+    for point in comparison.points:
         alone = predict(point.prediction.problem, point.kernel, "a100")
         assert (point.prediction.method, point.prediction.traffic) == (alone.method, alone.traffic)
     assert (
@@ -178,12 +185,12 @@ def test_groups_add_up_to_the_level(
 ) -> None:
     passes = "fwd" if kernel == "math" else passes
     p = problem(256, heads=2, passes=passes, bias="none" if kernel == "fa1" else bias, **values)
-    made = predict(p, kernel, "a100", method="replay")
+    prediction = predict(p, kernel, "a100", method="replay")
     for level in ("l2", "hbm"):
-        parts = by_group(made, level)
-        assert sum(parts.values()) == made.total(level)
+        parts = by_group(prediction, level)
+        assert sum(parts.values()) == prediction.total(level)
         assert list(parts) == [g for g in GROUPS if g in parts]
-    parts = by_group(made, "l2")
+    parts = by_group(prediction, "l2")
     assert ("bias" in parts) == (p.bias != "none")
     assert ("dropout" in parts) == (p.dropout > 0)
     assert ("masks" in parts) == (p.mask != "none" and kernel in ("naive", "eager", "math"))
@@ -204,22 +211,35 @@ def test_group_of_every_kind() -> None:
     chain = predict(p, "flash", "a100", method="bounds").chain
     groups = {name: group_of(chain, name) for name in chain.tensors}
     assert groups == {
-        "Q": "Q, K, V, O", "K": "Q, K, V, O", "V": "Q, K, V, O", "O": "Q, K, V, O", "dO": "Q, K, V, O",
-        "dQ": "Q, K, V, O", "dK": "Q, K, V, O", "dV": "Q, K, V, O", "LSE": "row statistics", "D": "row statistics",
-        "dQ_acc": "copies", "dK_heads": "copies", "dV_heads": "copies", "bias": "bias", "dBias_heads": "bias",
-        "dBias": "bias", "rng_state": "dropout",
-    }  # fmt: skip
+        "Q": "Q, K, V, O",
+        "K": "Q, K, V, O",
+        "V": "Q, K, V, O",
+        "O": "Q, K, V, O",
+        "dO": "Q, K, V, O",
+        "dQ": "Q, K, V, O",
+        "dK": "Q, K, V, O",
+        "dV": "Q, K, V, O",
+        "LSE": "row statistics",
+        "D": "row statistics",
+        "dQ_acc": "copies",
+        "dK_heads": "copies",
+        "dV_heads": "copies",
+        "bias": "bias",
+        "dBias_heads": "bias",
+        "dBias": "bias",
+        "rng_state": "dropout",
+    }
     assert group_of(chain, "spill") == "other"
 
 
 def test_terms_stand_in_their_own_columns() -> None:
-    made = compare([problem(dropout=0.1, bias="full")], ["naive", "flash"], ["a100"])
-    text = as_text(made)
+    comparison = compare([problem(dropout=0.1, bias="full")], ["naive", "flash"], ["a100"])
+    text = as_text(comparison)
     assert "dropout 0.1, bias full" in text.split("\n\n")[2]
     header = next(line for line in text.splitlines() if "Q, K, V, O" in line)
     assert "bias" in header
     assert "dropout" in header
-    parts = {t["kernel"]: t["l2"] for t in made.to_dict()["tensors"]}
+    parts = {t["kernel"]: t["l2"] for t in comparison.to_dict()["tensors"]}
     square = 8 * 1024 * 1024
     assert parts["naive"]["dropout"] == square * (
         1 + 2 + 2
@@ -231,22 +251,22 @@ def test_terms_stand_in_their_own_columns() -> None:
 # --- figures and the page ---------------------------------------------------------------------------------------------
 
 
-def test_figures_draw_every_number_once(found: Comparison) -> None:
-    one = compare([problem()], KERNELS, GPUS)
-    for made in (one, found):
-        drawn = figures(made)
+def test_figures_draw_every_number_once(comparison: Comparison) -> None:
+    small = compare([problem()], KERNELS, GPUS)
+    for compared in (small, comparison):
+        drawn = figures(compared)
         assert drawn[0].id == "overview"
         for figure in drawn:
             assert figure.table.rows
             assert all(p.alt.endswith(".") for p in figure.panels)
-    drawn = {f.id: f for f in figures(one)}
+    drawn = {f.id: f for f in figures(small)}
     assert list(drawn) == ["overview", "time", "memory", "parts-l2", "parts-hbm"]
     marks = [t for p in drawn["overview"].panels for t in p.data if t["name"] == "SM<->L2"]
-    assert sorted(v for t in marks for v in t["x"]) == sorted(p.l2 for p in one.points)
+    assert sorted(v for t in marks for v in t["x"]) == sorted(p.l2 for p in small.points)
     bars = [t for p in drawn["time"].panels for t in p.data if t["type"] == "bar"]
-    assert sorted(v for t in bars for v in t["x"]) == sorted(p.time_s for p in one.points)
+    assert sorted(v for t in bars for v in t["x"]) == sorted(p.time_s for p in small.points)
     parts = drawn["parts-l2"]
-    assert sum(int(row[4] or 0) for row in parts.table.rows) == sum(p.l2 for p in one.points)
+    assert sum(int(row[4] or 0) for row in parts.table.rows) == sum(p.l2 for p in small.points)
     for panel in parts.panels:
         *stack, whole = panel.data
         sums = [sum(t["x"][n] or 0 for t in stack) for n in range(len(whole["x"]))]
@@ -273,25 +293,26 @@ def test_ticks_start_at_zero_and_cover_the_bars(top: float) -> None:
     assert ticks[-2] < top * (1 + 1e-9)
 
 
-def test_the_page_fetches_nothing_and_holds_the_rows(found: Comparison) -> None:
-    page = html(as_page(found, "iosim compare --kernel '<b>'"))
+def test_the_page_fetches_nothing_and_holds_the_rows(comparison: Comparison) -> None:
+    page = html(as_page(comparison, "iosim compare --kernel '<b>'"))
     assert "http" not in re.sub(r"http-equiv", "", page)
     assert not re.findall(r'(?:src|href)="(?!#|data:)', page)
     assert "<b>'" not in page
     assert "FlashAttention-3 needs cc 9.0 or later" in page
     data = unpacked(page)
     assert len(data["tables"]["summary"]["rows"]) == len(
-        found.points
+        comparison.points
     )  # what cannot run is a list with its reasons
-    assert set(data["commands"]) == {p.id for p in found.points}
+    assert set(data["commands"]) == {p.id for p in comparison.points}
 
 
 @pytest.mark.parametrize("lengths", [(1024,), (512, 1024), (256, 512, 1024, 2048, 4096)])
 def test_the_chart_has_every_kernel_asked_for_by_problem(lengths: tuple[int, ...]) -> None:
-    kernels, gpus = ["naive", "fa2", "flash", "fa3"], ["a100-sxm-80gb", "h100-sxm"]
+    kernels = ["naive", "fa2", "flash", "fa3"]
+    gpus = ["a100-sxm-80gb", "h100-sxm"]
     problems = [problem(seq_q=n, heads=2) for n in lengths]
-    made = as_page(compare(problems, kernels, gpus, method="capacity"))
-    panels = made.sections[0].panels
+    page = as_page(compare(problems, kernels, gpus, method="capacity"))
+    panels = page.sections[0].panels
     if len(lengths) > 4:  # lines against the length
         assert [p.title for p in panels] == gpus
         named = [
@@ -306,23 +327,23 @@ def test_the_chart_has_every_kernel_asked_for_by_problem(lengths: tuple[int, ...
         assert list(p.layout["yaxis"]["categoryarray"]) == kernels
         cannot = [t["y"] for t in p.data if t.get("text") == ["cannot run"]]
         assert cannot == ([["fa3"]] if "a100" in p.title else [])
-    groups = made.sections[1].table
+    groups = page.sections[1].table
     assert groups is not None
     assert [c.key for c in groups.columns][:3] == ["seq_q", "gpu", "kernel"]
 
 
 def test_every_command_line_gives_its_row(
-    found: Comparison, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     import shlex
 
-    made = compare(
+    comparison = compare(
         [problem(mask="causal", bias="full", bias_shared="heads", key_padding=True)],
         ["flash"],
         ["a100"],
     )
-    for p in made.points:
-        assert main(shlex.split(made.commands[p.id])[1:]) == 0
+    for p in comparison.points:
+        assert main(shlex.split(comparison.commands[p.id])[1:]) == 0
         (alone,) = json.loads(capsys.readouterr().out)["predictions"]
         assert alone["totals"]["l2"]["read"] == p.prediction.total("l2", "read")
         assert AttentionProblem.from_dict(alone["problem"]) == p.prediction.problem.with_(offset=0)
@@ -345,15 +366,15 @@ SMALL = [
 
 def test_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main([*SMALL, "--format", "json"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made["schema"] == 1
-    assert len(made["rows"]) == 12
-    assert made["baseline"] == "naive"
+    data = json.loads(capsys.readouterr().out)
+    assert data["schema"] == 1
+    assert len(data["rows"]) == 12
+    assert data["baseline"] == "naive"
     assert main([*SMALL, "--format", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
-    assert [int(r["seq_q"]) for r in rows] == [r["seq_q"] for r in made["rows"]]
+    assert [int(r["seq_q"]) for r in rows] == [r["seq_q"] for r in data["rows"]]
     assert [r["l2_read_bytes"] for r in rows] == [
-        "" if r["l2_read_bytes"] is None else str(r["l2_read_bytes"]) for r in made["rows"]
+        "" if r["l2_read_bytes"] is None else str(r["l2_read_bytes"]) for r in data["rows"]
     ]
     page, table = tmp_path / "c.html", tmp_path / "c.csv"
     assert main([*SMALL, "--html", str(page), "--csv", str(table)]) == 0
@@ -367,26 +388,53 @@ def test_formats(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 
 def test_options_repeat_and_take_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "--kernel", "naive", "--kernel", "fa2,flash", "--gpu", "a100", "--seq-len", "512",
-                 "--baseline", "flash", "--format", "json"]) == 0  # fmt: skip
-    made = json.loads(capsys.readouterr().out)
-    assert [r["kernel"] for r in made["rows"]] == ["naive", "fa2", "flash"]
-    assert made["rows"][2]["time_ratio"] == 1
+    assert (
+        main(
+            [
+                "compare",
+                "--kernel",
+                "naive",
+                "--kernel",
+                "fa2,flash",
+                "--gpu",
+                "a100",
+                "--seq-len",
+                "512",
+                "--baseline",
+                "flash",
+                "--format",
+                "json",
+            ]
+        )
+        == 0
+    )
+    data = json.loads(capsys.readouterr().out)
+    assert [r["kernel"] for r in data["rows"]] == ["naive", "fa2", "flash"]
+    assert data["rows"][2]["time_ratio"] == 1
 
 
-@pytest.mark.parametrize(("words", "told"), [
-    (["--kernel", "naive,fa9"], "--kernel 'fa9' is not known"),
-    (["--gpu", "a1000"], "'a1000' is not known"),
-    (["--baseline", "fa9"], "--kernel 'fa9' is not known"),
-    (["--baseline", "naive@b200"], "--baseline @b200 is none of the GPUs compared; accepted: a100-sxm-80gb"),
-    (["--method", "guess"], "--method 'guess' is not known; accepted: bounds, capacity, sampled, replay"),
-    (["--l2", "hot"], "--l2 'hot' is not known"),
-    (["--kernel", "fa3", "--gpu", "a100"], "FlashAttention-3 needs cc 9.0"),
-    (["--seq-len", "0"], "--seq-len 0 is out of range"),
-    (["--html", "/nowhere/at/all.html", "--seq-len", "128"], "cannot be written"),
-])  # fmt: skip
-def test_bad_input(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(capsys, ["compare", *words], told)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--kernel", "naive,fa9"], "--kernel 'fa9' is not known"),
+        (["--gpu", "a1000"], "'a1000' is not known"),
+        (["--baseline", "fa9"], "--kernel 'fa9' is not known"),
+        (
+            ["--baseline", "naive@b200"],
+            "--baseline @b200 is none of the GPUs compared; accepted: a100-sxm-80gb",
+        ),
+        (
+            ["--method", "guess"],
+            "--method 'guess' is not known; accepted: bounds, capacity, sampled, replay",
+        ),
+        (["--l2", "hot"], "--l2 'hot' is not known"),
+        (["--kernel", "fa3", "--gpu", "a100"], "FlashAttention-3 needs cc 9.0"),
+        (["--seq-len", "0"], "--seq-len 0 is out of range"),
+        (["--html", "/nowhere/at/all.html", "--seq-len", "128"], "cannot be written"),
+    ],
+)
+def test_bad_input(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, ["compare", *words], message)
 
 
 def test_bad_input_of_the_function() -> None:

@@ -36,10 +36,16 @@ def test_no_step_makes_more_tokens_than_hbm_delivers_keys_for(seed: int) -> None
             rng.choice((1, 3, 16)),
         )
         sizes = {
-            "heads": heads, "kv_heads": rng.choice((1, 4, heads)), "head_dim": rng.choice((64, 128)), "layers": 1,
-            "window": rng.choice((None, None, 511)), "page_size": rng.choice((None, 16, 64)),
-        }  # fmt: skip
-        gpu, kernel, new = rng.choice(GPUS), rng.choice(KERNELS), rng.choice((1, 1, 3))
+            "heads": heads,
+            "kv_heads": rng.choice((1, 4, heads)),
+            "head_dim": rng.choice((64, 128)),
+            "layers": 1,
+            "window": rng.choice((None, None, 511)),
+            "page_size": rng.choice((None, 16, 64)),
+        }
+        gpu = rng.choice(GPUS)
+        kernel = rng.choice(KERNELS)
+        new = rng.choice((1, 1, 3))
         try:
             point = decode_point(
                 ModelShape(**sizes), context, gpu, kernel, batch=batch, new_tokens=new

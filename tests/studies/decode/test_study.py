@@ -62,12 +62,12 @@ def test_one_head_of_keys_is_packed_by_token_not_by_head() -> None:
     """With one grid head rows could be counted through either way; the mask tells them apart."""
     problem = AttentionProblem(heads=3, kv_heads=1, seq_q=5, seq_k=9, head_dim=4, mask="causal")
     arrays = random_arrays(problem)
-    made = execute(
+    executed = execute(
         problem, Kernel("flash", "flash", Tile(4, 2), packs_group=True, splits=2), arrays
     )
     right = reference(problem, arrays)
-    np.testing.assert_allclose(made.outputs["O"], right["O"], atol=2e-3)
-    np.testing.assert_allclose(made.outputs["LSE"], right["LSE"], atol=2e-3)
+    np.testing.assert_allclose(executed.outputs["O"], right["O"], atol=2e-3)
+    np.testing.assert_allclose(executed.outputs["LSE"], right["LSE"], atol=2e-3)
 
 
 def test_packing_reads_keys_once_a_group() -> None:
@@ -93,10 +93,10 @@ def test_replay_of_packed_groups_moves_the_compulsory_bytes(tokens: int, splits:
     )
     kernel = Kernel("flash", "flash", Tile(64, 64), packs_group=True, splits=splits)
     h200 = load_profile("h200")
-    made = Call.of(problem, kernel, h200).replay()
+    replay = Call.of(problem, kernel, h200).replay()
     keys = 2 * 4 * 4096 * 64 * 2
     for name in ("K", "V"):
-        read = made.traffic.total("hbm", "read", tensor=name)
+        read = replay.traffic.total("hbm", "read", tensor=name)
         assert keys <= read <= 1.01 * keys
 
 
@@ -104,15 +104,27 @@ def test_replay_of_packed_groups_moves_the_compulsory_bytes(tokens: int, splits:
 
 
 def chosen(name: str, gpu: str, **changes: Any) -> Kernel:
-    shape: dict[str, Any] = {"batch": 1, "heads": 32, "kv_heads": 8, "seq_q": 1, "seq_k": 8192, "head_dim": 128,
-                             "dtype": "bf16"}  # fmt: skip
+    shape: dict[str, Any] = {
+        "batch": 1,
+        "heads": 32,
+        "kv_heads": 8,
+        "seq_q": 1,
+        "seq_k": 8192,
+        "head_dim": 128,
+        "dtype": "bf16",
+    }
     return resolve(name, AttentionProblem(**(shape | changes)), load_profile(gpu))
 
 
 FA2_PACKS = [
-    ({}, True), ({"seq_q": 2}, False), ({"mask": "causal"}, True), ({"mask": "window", "window": 64}, False),
-    ({"dropout": 0.1}, False), ({"head_dim": 20}, False), ({"passes": "fwd+bwd"}, False),
-]  # fmt: skip
+    ({}, True),
+    ({"seq_q": 2}, False),
+    ({"mask": "causal"}, True),
+    ({"mask": "window", "window": 64}, False),
+    ({"dropout": 0.1}, False),
+    ({"head_dim": 20}, False),
+    ({"passes": "fwd+bwd"}, False),
+]
 
 
 @pytest.mark.parametrize(("changes", "packs"), FA2_PACKS)
@@ -148,29 +160,38 @@ FA3 = [
 def test_fa3_rules(
     changes: dict[str, Any], splits: int, tile: tuple[int, int], packs: bool
 ) -> None:
-    made = chosen("fa3", "h100-sxm", **changes)
-    assert (made.splits, (made.tile.block_q, made.tile.block_k), made.packs_group) == (
+    kernel = chosen("fa3", "h100-sxm", **changes)
+    assert (kernel.splits, (kernel.tile.block_q, kernel.tile.block_k), kernel.packs_group) == (
         splits,
         tile,
         packs,
     )
     if splits > 1:
-        assert made.schedule.scheduler is Scheduler.STATIC
+        assert kernel.schedule.scheduler is Scheduler.STATIC
 
 
 @pytest.mark.parametrize(
     ("kernel", "values", "splits"),
     [
         # as many keys as queries and no pages: flash_attn_func and flash_attn_varlen_func, num_splits = 1
-        ("fa3", {}, False), ("fa3", {"batch": 2, "mask": "causal"}, False), ("sglang-fa3", {}, False),
-        ("sglang-fa3", {"seq_q": 8292, "seq_k": 8292, "seq_lens": (8192, 100), "seq_lens_k": (8192, 100)}, False),
+        ("fa3", {}, False),
+        ("fa3", {"batch": 2, "mask": "causal"}, False),
+        ("sglang-fa3", {}, False),
+        (
+            "sglang-fa3",
+            {"seq_q": 8292, "seq_k": 8292, "seq_lens": (8192, 100), "seq_lens_k": (8192, 100)},
+            False,
+        ),
         # a cache: flash_attn_with_kvcache
-        ("fa3", {"page_size": 16}, True), ("fa3", {"seq_q": 64}, True), ("sglang-fa3", {"page_size": 1}, True),
+        ("fa3", {"page_size": 16}, True),
+        ("fa3", {"seq_q": 64}, True),
+        ("sglang-fa3", {"page_size": 1}, True),
         ("sglang-fa3", {"seq_q": 1, "batch": 4}, True),
         # vLLM's one call leaves it to the library always
-        ("vllm-fa3", {}, True), ("vllm-fa3", {"page_size": 64}, True),
+        ("vllm-fa3", {}, True),
+        ("vllm-fa3", {"page_size": 64}, True),
     ],
-)  # fmt: skip
+)
 def test_fa3_splits_where_its_caller_leaves_the_number_to_it(
     kernel: str, values: dict[str, Any], splits: bool
 ) -> None:
@@ -186,9 +207,14 @@ def test_fa3_splits_where_its_caller_leaves_the_number_to_it(
 def test_fa3_of_one_head_takes_what_was_published() -> None:
     """AIConfigurator's table of encoders, SGLang 0.5.14 on an H200: 120 us in a CUDA graph; split in three it would
     take 43."""
-    made = predict(AttentionProblem(heads=1, seq_q=8192, head_dim=72, dtype="bf16"), "fa3", "h200", l2_start="warm",
-                   launched="graph")  # fmt: skip
-    assert made.time_s == pytest.approx(120.1e-6, rel=0.2)
+    prediction = predict(
+        AttentionProblem(heads=1, seq_q=8192, head_dim=72, dtype="bf16"),
+        "fa3",
+        "h200",
+        l2_start="warm",
+        launched="graph",
+    )
+    assert prediction.time_s == pytest.approx(120.1e-6, rel=0.2)
 
 
 def test_fa3_splits_what_outgrows_50_mib() -> None:
@@ -206,8 +232,8 @@ def test_fa3_window_counts_the_keys_it_loads() -> None:
 
 def test_splits_follow_a_tile_by_hand() -> None:
     problem = AttentionProblem(heads=8, kv_heads=8, seq_q=1, seq_k=2048, head_dim=128)
-    made = resolve("fa2", problem, load_profile("a100"), Overrides(tile=(64, 1024)))
-    assert made.splits == 2  # no more than key blocks
+    kernel = resolve("fa2", problem, load_profile("a100"), Overrides(tile=(64, 1024)))
+    assert kernel.splits == 2  # no more than key blocks
     with pytest.raises(InputError, match="splits 9 is out of range"):
         predict(problem, "fa2", "a100", overrides=Overrides(tile=(64, 1024), splits=9))
 
@@ -228,8 +254,8 @@ def test_packing_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     for option, reads in ((["--pack-group"], 8), (["--no-pack-group"], 32)):
         assert main([*common, *option, "--method", "bounds", "--format", "json"]) == 0
-        made = json.loads(capsys.readouterr().out)["predictions"][0]
-        row = next(r for r in made["traffic"] if r["tensor"] == "K")
+        prediction = json.loads(capsys.readouterr().out)["predictions"][0]
+        row = next(r for r in prediction["traffic"] if r["tensor"] == "K")
         assert row["bytes"] == reads * 4096 * 128 * 2
     assert main(["predict", "--kernel", "naive", "--pack-group"]) == 2
     assert "--pack-group: kernel naive" in capsys.readouterr().err
@@ -260,16 +286,21 @@ def test_packed_groups_against_counters() -> None:
         ):  # its kernel passes one split through memory as well; the model stores O at once
             continue
         problem = AttentionProblem(
-            batch=int(row["batch"]), heads=32, kv_heads=8, seq_q=1, seq_k=int(row["seq_k"]),
-            head_dim=int(row["head_dim"]), dtype=row["dtype"],
-        )  # fmt: skip
+            batch=int(row["batch"]),
+            heads=32,
+            kv_heads=8,
+            seq_q=1,
+            seq_k=int(row["seq_k"]),
+            head_dim=int(row["head_dim"]),
+            dtype=row["dtype"],
+        )
         settings_of_row = Overrides(
             tile=(64, 64), warps=4, stages=2, splits=splits, pack_group=True
         )
-        made = predict(problem, "flash", "h200-sxm", overrides=settings_of_row)
-        assert made.traffic.total("l2", "read", launch="main") == int(row["l2_read"])
-        assert made.traffic.total("l2", "write", launch="main") == int(row["l2_write"])
-        error = made.traffic.total("hbm", "read", launch="main") / int(row["hbm_read"]) - 1
+        prediction = predict(problem, "flash", "h200-sxm", overrides=settings_of_row)
+        assert prediction.traffic.total("l2", "read", launch="main") == int(row["l2_read"])
+        assert prediction.traffic.total("l2", "write", launch="main") == int(row["l2_write"])
+        error = prediction.traffic.total("hbm", "read", launch="main") / int(row["hbm_read"]) - 1
         assert abs(error) < 0.01, f"call {row['call']}"
         checked += 1
     assert checked == 18
@@ -299,28 +330,29 @@ def test_library_decode_against_counters(call: str) -> None:
     rows = library_calls()[call]
     row = rows[0]
     sizes = {n: int(row[n]) for n in ("batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim")}
-    made = predict(
+    prediction = predict(
         AttentionProblem(**sizes, dtype=row["dtype"]),
         row["implementation"],
         "h200-sxm",
         method="replay",
     )
-    assert len(made.chain.launches) == len(rows)
+    assert len(prediction.chain.launches) == len(rows)
     grid = np.prod([int(n) for n in row["grid"].strip("()").split(",")])
-    assert made.chain.launches[0].ctas == grid
-    for launch, found in zip(made.chain.launches, rows, strict=True):
-        read = made.traffic.total("l2", "read", launch=launch.name)
-        assert abs(read - int(found["l2_read"])) <= max(1000, 1e-3 * int(found["l2_read"]))
+    assert prediction.chain.launches[0].ctas == grid
+    for launch, counted in zip(prediction.chain.launches, rows, strict=True):
+        read = prediction.traffic.total("l2", "read", launch=launch.name)
+        assert abs(read - int(counted["l2_read"])) <= max(1000, 1e-3 * int(counted["l2_read"]))
     # the combine was recorded after a flush of its own, which parts it from the launch before
-    hbm, measured = made.traffic.total("hbm", "read", launch="main"), int(row["hbm_read"])
+    hbm = prediction.traffic.total("hbm", "read", launch="main")
+    measured = int(row["hbm_read"])
     assert abs(hbm - measured) <= max(
         CODE_BYTES, (0.05 if call == UNPACKED_GROUP else 0.01) * measured
     )
 
 
 def test_library_decode_rows_are_all_there() -> None:
-    found = [rows[0]["implementation"] for rows in library_calls().values()]
-    assert found.count("cudnn") == found.count("pytorch_flash") == 11
+    names = [rows[0]["implementation"] for rows in library_calls().values()]
+    assert names.count("cudnn") == names.count("pytorch_flash") == 11
 
 
 # Bytes and time of a generated token.
@@ -345,9 +377,9 @@ def test_a_decode_step_reads_the_cache_once() -> None:
 
 def test_tokens_that_share_a_step_share_its_reads() -> None:
     shape = ModelShape(layers=1)
-    one, four = (decode_point(shape, 65536, "h100-sxm", new_tokens=n) for n in (1, 4))
+    single, four = (decode_point(shape, 65536, "h100-sxm", new_tokens=n) for n in (1, 4))
     assert four.per_token("hbm", "read") == pytest.approx(
-        one.per_token("hbm", "read") / 4, rel=0.01
+        single.per_token("hbm", "read") / 4, rel=0.01
     )
 
 
@@ -355,11 +387,11 @@ def test_time_grows_with_the_context_and_a_window_stops_it() -> None:
     points = list(sweep(ModelShape(layers=1), [4096, 16384, 65536], "a100"))
     times = [p.step_s for p in points]
     assert times == sorted(times)
-    kept = [
+    step_times = [
         p.per_token("l2")
         for p in sweep(ModelShape(layers=1, window=1023), [4096, 16384, 65536], "a100")
     ]
-    assert max(kept) <= 1.2 * min(kept)
+    assert max(step_times) <= 1.2 * min(step_times)
 
 
 def test_a_latent_cache_is_smaller() -> None:
@@ -367,20 +399,26 @@ def test_a_latent_cache_is_smaller() -> None:
     latent = ModelShape(
         heads=128, kv_heads=1, head_dim=576, head_dim_v=512, layers=61, latent_kv=True
     )
-    made = decode_point(latent, 4096, "h100-sxm")
-    assert made.cache_bytes == 61 * 4096 * 576 * 2
-    assert made.prediction.kernel.name == "flashmla"
+    point = decode_point(latent, 4096, "h100-sxm")
+    assert point.cache_bytes == 61 * 4096 * 576 * 2
+    assert point.prediction.kernel.name == "flashmla"
 
 
 @pytest.mark.parametrize(
     ("gpu", "changes", "name"),
     [
-        ("h200", {}, "fa3"), ("a100", {}, "fa2"), ("l4", {}, "fa2"), ("t4", {"dtype": "fp16"}, "cutlass"),
+        ("h200", {}, "fa3"),
+        ("a100", {}, "fa2"),
+        ("l4", {}, "fa2"),
+        ("t4", {"dtype": "fp16"}, "cutlass"),
         ("b200", {}, "fa2"),
-        ("a100", {"page_size": 16}, "flash"), ("a100", {"page_size": 256}, "fa2"), ("h200", {"dtype": "fp8"}, "fa3"),
-        ("a100", {"head_dim": 512}, "cutlass"), ("a100", {"latent_kv": True}, "mla"),
+        ("a100", {"page_size": 16}, "flash"),
+        ("a100", {"page_size": 256}, "fa2"),
+        ("h200", {"dtype": "fp8"}, "fa3"),
+        ("a100", {"head_dim": 512}, "cutlass"),
+        ("a100", {"latent_kv": True}, "mla"),
     ],
-)  # fmt: skip
+)
 def test_default_kernel(gpu: str, changes: dict[str, Any], name: str) -> None:
     assert decode_point(ModelShape(**changes), 2048, gpu).prediction.kernel.name == name
 
@@ -399,12 +437,12 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
         "--append-kv",
     ]
     assert main([*options, "--format", "json"]) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made["schema"] == 1
-    assert [(p["profile"], p["context"]) for p in made["points"]] == [
+    data = json.loads(capsys.readouterr().out)
+    assert data["schema"] == 1
+    assert [(p["profile"], p["context"]) for p in data["points"]] == [
         (g, n) for g in ("h200-sxm", "a100-sxm-80gb") for n in (1024, 2048, 4096)
     ]
-    assert made["points"][0]["packed"] == 4
+    assert data["points"][0]["packed"] == 4
     assert main([*options, "--format", "csv"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 7
     assert main(options) == 0
@@ -445,11 +483,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("options", "told"), BAD)
+@pytest.mark.parametrize(("options", "message"), BAD)
 def test_bad_input_is_told_in_one_line(
-    options: str, told: str, capsys: pytest.CaptureFixture[str]
+    options: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused(capsys, ["decode", *options.split()], told)
+    refused(capsys, ["decode", *options.split()], message)
 
 
 # The published decode table.
@@ -495,7 +533,7 @@ def test_published_rows_are_all_there_and_none_is_fitted() -> None:
 )
 def test_a_combine_has_the_rows_of_its_build(problem: dict[str, int], ctas: int) -> None:
     """The grids of `h100_random.csv`."""
-    asked = AttentionProblem(**problem, seq_q=1, dtype="fp16")
-    chain = plan(asked, resolve("fa2", asked, load_profile("h100")))
+    attention = AttentionProblem(**problem, seq_q=1, dtype="fp16")
+    chain = plan(attention, resolve("fa2", attention, load_profile("h100")))
     combine = next(n for n in chain.launches if n.name == "combine")
     assert combine.domain.query_blocks == ctas

@@ -26,24 +26,34 @@ pytestmark = pytest.mark.usefixtures("replays_once")
 
 @settings(max_examples=examples(150), deadline=None)
 @given(
-    causal=st.booleans(), backward=st.booleans(), gpus=st.integers(1, 24), per_chunk=st.integers(1, 5),
-    group=st.integers(1, 4), data=st.data(),
-)  # fmt: skip
+    causal=st.booleans(),
+    backward=st.booleans(),
+    gpus=st.integers(1, 24),
+    per_chunk=st.integers(1, 5),
+    group=st.integers(1, 4),
+    data=st.data(),
+)
 def test_counts_are_the_closed_forms(
     causal: bool, backward: bool, gpus: int, per_chunk: int, group: int, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(schedules(causal)))
     problem = AttentionProblem(
-        batch=2, heads=2 * group, kv_heads=2, seq_q=2 * gpus * per_chunk, head_dim=24, head_dim_v=40,
-        mask="causal" if causal else "none", output=data.draw(st.sampled_from((None, "fp32"))),
-    )  # fmt: skip
+        batch=2,
+        heads=2 * group,
+        kv_heads=2,
+        seq_q=2 * gpus * per_chunk,
+        head_dim=24,
+        head_dim_v=40,
+        mask="causal" if causal else "none",
+        output=data.draw(st.sampled_from((None, "fp32"))),
+    )
     schedule = build(name, problem, gpus, backward=backward)
     counted = link_bytes(schedule, problem)
     assert counted.total == sum(counted.received) == sum(counted.sent)
     assert counted.total == forms.link_bytes(name, problem, gpus, backward=backward)
-    found = idle(schedule)
-    assert found.slots == forms.idle_fraction(name, gpus, causal)
-    assert found.of_unbalanced == forms.idle_of_unbalanced(name, gpus, causal)
+    idle_time = idle(schedule)
+    assert idle_time.slots == forms.idle_fraction(name, gpus, causal)
+    assert idle_time.of_unbalanced == forms.idle_of_unbalanced(name, gpus, causal)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +68,8 @@ def test_counts_are_the_closed_forms(
     ],
 )
 def test_idle_fractions(name: str, gpus: int, slots: Fraction, of_unbalanced: Fraction) -> None:
-    found = idle(build(name, AttentionProblem(seq_q=2 * gpus, mask="causal"), gpus))
-    assert (found.slots, found.of_unbalanced) == (slots, of_unbalanced)
+    idle_time = idle(build(name, AttentionProblem(seq_q=2 * gpus, mask="causal"), gpus))
+    assert (idle_time.slots, idle_time.of_unbalanced) == (slots, of_unbalanced)
 
 
 def test_zigzag_is_balanced_to_the_pair_and_the_ring_is_not() -> None:
@@ -72,17 +82,21 @@ def test_zigzag_is_balanced_to_the_pair_and_the_ring_is_not() -> None:
 @pytest.mark.parametrize(
     ("name", "mask", "backward", "nd"),
     [
-        ("ring", "none", False, 2), ("ring", "causal", False, 2), ("vanilla", "causal", False, 1),
-        ("balanced", "causal", False, 1), ("vanilla", "causal", True, 2), ("balanced", "causal", True, 2),
+        ("ring", "none", False, 2),
+        ("ring", "causal", False, 2),
+        ("vanilla", "causal", False, 1),
+        ("balanced", "causal", False, 1),
+        ("vanilla", "causal", True, 2),
+        ("balanced", "causal", True, 2),
     ],
-)  # fmt: skip
+)
 def test_volumes_of_the_paper(name: str, mask: str, backward: bool, nd: int) -> None:
     """Elements of width d that a GPU receives, times (P - 1) / P, without row statistics."""
     gpus = 6
     problem = AttentionProblem(heads=4, seq_q=12 * gpus, head_dim=16, mask=mask)
     counted = link_bytes(build(name, problem, gpus, backward=backward), problem).tensors
-    moved = sum(n for t, n in counted.items() if t not in ("stats", "LSE"))
-    assert moved == nd * (gpus - 1) * sequence_width_bytes(problem)
+    total = sum(n for t, n in counted.items() if t not in ("stats", "LSE"))
+    assert total == nd * (gpus - 1) * sequence_width_bytes(problem)
 
 
 def test_bytes_of_a_small_case() -> None:

@@ -33,10 +33,12 @@ pytestmark = pytest.mark.usefixtures("replays_once")
 @pytest.mark.parametrize("gpus", [1, 2, 5])
 def test_chunks_from_both_ends_share_the_work_of_a_mask(gpus: int) -> None:
     problem = AttentionProblem(heads=4, seq_q=40 * gpus, head_dim=16, mask="causal")
-    kept = [sum(p.interval_mask.kept_pairs(p.seq_q, p.seq_k) for p in calls)
-            for calls in calls_of("all-gather", problem, gpus, False)]  # fmt: skip
+    kept_pairs = [
+        sum(p.interval_mask.kept_pairs(p.seq_q, p.seq_k) for p in calls)
+        for calls in calls_of("all-gather", problem, gpus, False)
+    ]
     whole = problem.interval_mask.kept_pairs(problem.seq_q, problem.seq_k)
-    assert kept == [whole // gpus] * (1 if gpus == 1 else 2)
+    assert kept_pairs == [whole // gpus] * (1 if gpus == 1 else 2)
 
 
 def test_ulysses_receives_what_its_heads_need() -> None:
@@ -46,8 +48,8 @@ def test_ulysses_receives_what_its_heads_need() -> None:
         problem = AttentionProblem(
             heads=32, kv_heads=kv_heads, seq_q=8 * 512, head_dim=64, passes="fwd+bwd"
         )
-        (found,) = study(problem, 8, H100, cluster(H100), kernel="fa2", names=["ulysses"])
-        assert float(found.received_bytes) == pytest.approx(
+        (ulysses,) = study(problem, 8, H100, cluster(H100), kernel="fa2", names=["ulysses"])
+        assert float(ulysses.received_bytes) == pytest.approx(
             heads * 7 / 64 * sequence_width_bytes(problem)
         )
 
@@ -55,11 +57,11 @@ def test_ulysses_receives_what_its_heads_need() -> None:
 def test_the_hybrid_is_ulysses_in_a_ring() -> None:
     problem = AttentionProblem(heads=32, kv_heads=4, seq_q=16 * 1024, head_dim=64, mask="causal")
     links = cluster(H100, "nvlink", "ib-100g", 8)
-    (found,) = study(problem, 16, H100, links, kernel="fa2", names=["usp"])
-    assert found.title == "Ulysses of 4 inside a ring of 4"  # 4 divides the key heads and a node
+    (hybrid,) = study(problem, 16, H100, links, kernel="fa2", names=["usp"])
+    assert hybrid.title == "Ulysses of 4 inside a ring of 4"  # 4 divides the key heads and a node
     # a ring of 4 of 8 of 32 heads and 1 of 4 key heads, K and V thrice a quarter of the tokens; and 3/16 of a quarter
     width = problem.seq_q * 64 * 2
-    assert float(found.received_bytes) == pytest.approx(
+    assert float(hybrid.received_bytes) == pytest.approx(
         width * (3 / 4 * 2 * 1 + 3 / 16 / 4 * (2 * 32 + 2 * 4))
     )
     with pytest.raises(InputError, match="Ulysses alone, with 4 GPUs"):
@@ -72,8 +74,8 @@ def test_megatron_moves_fourteen_widths_with_recomputation() -> None:
     problem = AttentionProblem(
         heads=32, seq_q=8 * 1024, head_dim=128, mask="causal", passes="fwd+bwd"
     )
-    (found,) = study(problem, 8, H100, cluster(H100), names=["megatron"])
-    assert found.received_bytes == Fraction(10 * 7, 8) * sequence_width_bytes(problem)
+    (megatron,) = study(problem, 8, H100, cluster(H100), names=["megatron"])
+    assert megatron.received_bytes == Fraction(10 * 7, 8) * sequence_width_bytes(problem)
     assert sum(MEGATRON_COLLECTIVES.values()) == 14
 
 
@@ -96,10 +98,10 @@ def test_heads_are_split_and_padded(
 
 def test_one_gpu_sends_nothing() -> None:
     problem = AttentionProblem(heads=8, seq_q=4096, head_dim=64, mask="causal", passes="fwd+bwd")
-    for found in study(problem, 1, H100, cluster(H100)):
-        assert found.received_bytes == 0
-        if found.name != "rsa":  # no use of the mask
-            assert found.speedup == pytest.approx(1)
+    for result in study(problem, 1, H100, cluster(H100)):
+        assert result.received_bytes == 0
+        if result.name != "rsa":  # no use of the mask
+            assert result.speedup == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -68,12 +68,12 @@ def test_memory_counts_the_inputs_that_an_execution_holds(
     widths = token_bytes(problem)
     got = [received_bytes(schedule, s, widths, inputs=True) for s in schedule.steps]
     pairs = zip([[0] * schedule.gpus, *got], [*got, [0] * schedule.gpus], strict=True)
-    most = [
+    peaks = [
         max(a[g] + b[g] for a, b in pairs_)
         for g, pairs_ in enumerate([list(pairs)] * schedule.gpus)
     ]
-    assert tuple(most) == done.peak_received
-    assert all(p >= m for p, m in zip(passing_bytes(schedule, widths), most, strict=True))
+    assert tuple(peaks) == done.peak_received
+    assert all(p >= m for p, m in zip(passing_bytes(schedule, widths), peaks, strict=True))
 
 
 @pytest.mark.parametrize("gpus", [2, 3, 4])
@@ -91,7 +91,7 @@ def test_a_ring_passes_a_block_of_keys_on(gpus: int) -> None:
 def test_the_longest_sequence_fits_and_one_chunk_more_does_not(name: str, backward: bool) -> None:
     problem = AttentionProblem(heads=4, kv_heads=2, seq_q=64, head_dim=32, mask="causal")
     budget = 1_000_000
-    most = longest_sequence(name, problem, 4, budget, backward=backward, layers=3)
-    for tokens, fits in ((most, True), (most + 4 * SCHEDULES[name].chunks_per_gpu, False)):
-        one = problem.with_(seq_q=tokens, seq_k=tokens)
-        assert (memory(build(name, one, 4, backward=backward), one, 3).total <= budget) is fits
+    longest = longest_sequence(name, problem, 4, budget, backward=backward, layers=3)
+    for tokens, fits in ((longest, True), (longest + 4 * SCHEDULES[name].chunks_per_gpu, False)):
+        case = problem.with_(seq_q=tokens, seq_k=tokens)
+        assert (memory(build(name, case, 4, backward=backward), case, 3).total <= budget) is fits

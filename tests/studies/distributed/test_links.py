@@ -29,18 +29,21 @@ def test_a_shared_network_port_takes_one_message_at_a_time() -> None:
     problem = AttentionProblem(heads=1, seq_q=8 * 1000, head_dim=125, mask="causal")
     schedule = build("vanilla", problem, 8)
     link = Link("test", 1e9, 0.0, "")
-    own = Cluster(link, link, 4)
-    shared = replace(own, shared_network=True)
-    one, several = (simulate(schedule, problem, c, lambda p, w: 0.0).total_s for c in (own, shared))
+    separate = Cluster(link, link, 4)
+    shared = replace(separate, shared_network=True)
+    alone, several = (
+        simulate(schedule, problem, c, lambda p, w: 0.0).total_s for c in (separate, shared)
+    )
     message = 0.5e-3
-    assert one == pytest.approx(7 * message)
+    assert alone == pytest.approx(7 * message)
     # at distance t, min(t, 8 - t, 4) messages cross from the first node: 1, 2, 3, 4, 3, 2, 1, all through one port
     assert several == pytest.approx(sum((1, 2, 3, 4, 3, 2, 1)) * message)
 
 
 def test_an_all_to_all_over_nodes() -> None:
     """800 bytes on each of 8 GPUs: 100 for every other one, 300 from the own node and 400 from the other."""
-    inside, between = Link("in", 100.0, 1.0, ""), Link("out", 40.0, 2.0, "")
+    inside = Link("in", 100.0, 1.0, "")
+    between = Link("out", 40.0, 2.0, "")
     assert all_to_all(6400, 8, Cluster(inside)) == (700, 1 + 7.0)
     assert all_to_all(6400, 8, Cluster(inside, between, 4)) == (700, 2 + 10.0)
     assert all_to_all(6400, 8, Cluster(inside, between, 4, shared_network=True)) == (700, 2 + 40.0)
@@ -55,9 +58,11 @@ def test_links_have_the_profile_s_rate_in_one_direction() -> None:
 
 
 def test_a_ring_over_nodes_uses_all_ports_of_a_node() -> None:
-    own, shared = (cluster(H100, "nvlink", "ib-100g", 8, shared_network=s) for s in (False, True))
-    assert own.ring(8).bandwidth_bytes_per_s == 450e9
-    assert own.ring(16).bandwidth_bytes_per_s == 100e9  # 8 x 12.5
+    separate, shared = (
+        cluster(H100, "nvlink", "ib-100g", 8, shared_network=s) for s in (False, True)
+    )
+    assert separate.ring(8).bandwidth_bytes_per_s == 450e9
+    assert separate.ring(16).bandwidth_bytes_per_s == 100e9  # 8 x 12.5
     assert shared.ring(16).bandwidth_bytes_per_s == 12.5e9
     assert (
         cluster(H100, 100, 20, 8).ring(16).bandwidth_bytes_per_s == 100e9

@@ -47,13 +47,13 @@ def test_a_pair_keeps_what_its_tokens_keep(
     assert sorted(t for c in chunks for t in c) == list(range(tokens))
     for queries in chunks:
         for keys in chunks:
-            found = pair(queries, keys, causal)
-            kept = sum(k <= q or not causal for q in queries for k in keys)
-            assert found.kept == kept
-            local = found.problem(
+            kept_pair = pair(queries, keys, causal)
+            total = sum(k <= q or not causal for q in queries for k in keys)
+            assert kept_pair.kept == total
+            local = kept_pair.problem(
                 AttentionProblem(seq_q=tokens, mask="causal" if causal else "none"), "fwd"
             )
-            assert local.interval_mask.kept_pairs(len(queries), len(keys)) == kept
+            assert local.interval_mask.kept_pairs(len(queries), len(keys)) == total
 
 
 def test_a_full_pair_has_no_mask() -> None:
@@ -106,8 +106,14 @@ def test_a_pair_computed_twice() -> None:
     problem = AttentionProblem(heads=1, seq_q=12, head_dim=4, mask="causal")
     right = build("balanced", problem, 3)
     step = right.steps[1]
-    twice = replace(right, steps=(right.steps[0], replace(step, computes=(*step.computes, step.computes[0])),
-                                  *right.steps[2:]))  # fmt: skip
+    twice = replace(
+        right,
+        steps=(
+            right.steps[0],
+            replace(step, computes=(*step.computes, step.computes[0])),
+            *right.steps[2:],
+        ),
+    )
     assert errors(problem, twice)
 
 
@@ -119,7 +125,9 @@ def test_calls_hold_the_pairs_of_their_step(case: tuple[AttentionProblem, ChunkS
         for gpu in range(schedule.gpus):
             calls = of_step.get(gpu, [])
             mine = [c for c in step.computes if c.gpu == gpu]
-            assert sum(one.kept for _, _, one in calls) == sum(schedule.pair(c).kept for c in mine)
+            assert sum(call_pair.kept for _, _, call_pair in calls) == sum(
+                schedule.pair(c).kept for c in mine
+            )
             assert {q for queries, _, _ in calls for q in queries} == {c.queries for c in mine}
             assert {k for _, keys, _ in calls for k in keys} == {c.keys for c in mine}
 
@@ -128,7 +136,7 @@ def test_a_zigzag_makes_one_call_a_step() -> None:
     """Its own two chunks under the mask; then both chunks against an earlier GPU's first, or its last against both of a
     later one's (zhuzilin/ring-flash-attention)."""
     schedule = build("zigzag", AttentionProblem(seq_q=8 * 100, mask="causal"), 4)
-    of_second = [[one for _, _, one in of_step[1]] for of_step in schedule.calls]
+    of_second = [[chunk_pair for _, _, chunk_pair in of_step[1]] for of_step in schedule.calls]
     assert of_second == [
         [Pair(200, 200, 0)],
         [Pair(200, 100, None)],

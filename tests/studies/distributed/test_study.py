@@ -93,21 +93,35 @@ def test_the_page_is_written_whole(capsys: pytest.CaptureFixture[str], tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (("--num-gpus", "0"), "--num-gpus 0"), (("--num-gpus", "5000"), "--num-gpus 5000"),
+        (("--num-gpus", "0"), "--num-gpus 0"),
+        (("--num-gpus", "5000"), "--num-gpus 5000"),
         (("--gpu", "a100,h100"), "--gpu a100,h100"),
         (("--link", "string"), "--link 'string'"),
-        (("--link", "-3"), "--link"), (("--link", "0"), "--link '0'"), (("--gpu", "t4"), "--link nvlink"),
-        (("--schedule", "zigzag"), "--schedule zigzag"), (("--schedule", "circle"), "--schedule 'circle'"),
-        (("--network", "ib"), "--network"), (("--gpus-per-node", "4"), "--gpus-per-node"),
-        (("--network", "ib", "--gpus-per-node", "0"), "--gpus-per-node 0"), (("--shared-network",), "--shared-network"),
-        (("--seq-len", "4"), "--seq-len 4"), (("--seq-len", "1k,2k"), "--seq-len 1k,2k"),
-        (("--seq-len-k", "8192"), "--seq-len-k 8192"), (("--window", "9"), "mask 'window'"),
-        (("--causal", "--offset", "5"), "--offset 5"), (("--dropout", "0.1"), "--dropout 0.1"),
-        (("--layers", "0"), "--layers 0"), (("--kernel", "uniform"), "--kernel uniform"), (("--html", ""), "--html ''"),
-        (("--gpu", "h100", "--schedule", "rsa", "--kernel", "fa3", "--dtype", "fp8"), "--dtype fp8"),
+        (("--link", "-3"), "--link"),
+        (("--link", "0"), "--link '0'"),
+        (("--gpu", "t4"), "--link nvlink"),
+        (("--schedule", "zigzag"), "--schedule zigzag"),
+        (("--schedule", "circle"), "--schedule 'circle'"),
+        (("--network", "ib"), "--network"),
+        (("--gpus-per-node", "4"), "--gpus-per-node"),
+        (("--network", "ib", "--gpus-per-node", "0"), "--gpus-per-node 0"),
+        (("--shared-network",), "--shared-network"),
+        (("--seq-len", "4"), "--seq-len 4"),
+        (("--seq-len", "1k,2k"), "--seq-len 1k,2k"),
+        (("--seq-len-k", "8192"), "--seq-len-k 8192"),
+        (("--window", "9"), "mask 'window'"),
+        (("--causal", "--offset", "5"), "--offset 5"),
+        (("--dropout", "0.1"), "--dropout 0.1"),
+        (("--layers", "0"), "--layers 0"),
+        (("--kernel", "uniform"), "--kernel uniform"),
+        (("--html", ""), "--html ''"),
+        (
+            ("--gpu", "h100", "--schedule", "rsa", "--kernel", "fa3", "--dtype", "fp8"),
+            "--dtype fp8",
+        ),
         (("--kernel", "fa9"), "--kernel 'fa9'"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_ends_in_one_line(
     arguments: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,5 +145,5 @@ def test_more_gpus_than_were_timed_say_how_much_longer_it_may_take(
     assert main([*call, "8"]) == 0
     assert "Timed on 2 GPUs; eight may take 1.6x" in capsys.readouterr().out
     assert main([*call, "2", "--format", "json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["timed_gpus"], found["longer_than_predicted"]) == (2, [1.0, 1.0])
+    data = json.loads(capsys.readouterr().out)
+    assert (data["timed_gpus"], data["longer_than_predicted"]) == (2, [1.0, 1.0])

@@ -64,12 +64,12 @@ def test_events_do_not_overlap_on_a_gpu_or_a_port(name: str) -> None:
     )
     for who in range(8):
         for kind, key in (("compute", "gpu"), ("send", "gpu"), ("send", "target")):
-            found = sorted(
+            events = sorted(
                 (e.start_s, e.end_s)
                 for e in line.events
                 if e.kind == kind and getattr(e, key) == who
             )
-            assert all(a[1] <= b[0] + 1e-12 for a, b in pairwise(found))
+            assert all(a[1] <= b[0] + 1e-12 for a, b in pairwise(events))
     assert line.total_s == max(e.end_s for e in line.events)
     assert (
         sum(e.bytes for e in line.events)
@@ -79,21 +79,27 @@ def test_events_do_not_overlap_on_a_gpu_or_a_port(name: str) -> None:
 
 def test_the_processor_launches_messages_before_calls() -> None:
     problem = AttentionProblem(heads=1, seq_q=4 * 1000, head_dim=125)
-    schedule, slow = build("ring", problem, 4), Cluster(Link("test", 1e15, 0.0, "", host_s=1e-3))
+    schedule = build("ring", problem, 4)
+    slow = Cluster(Link("test", 1e15, 0.0, "", host_s=1e-3))
     # hidden but for the first; three in a row, and the calls of the last two steps
     for call, total in ((3e-3, 1e-3 + 4 * 3e-3), (0.1e-3, 3e-3 + 2 * 0.1e-3)):
-        made = simulate(schedule, problem, slow, lambda p, w, s=call: s, from_graph=False)
-        assert made.total_s == pytest.approx(total, rel=1e-3)
+        simulated = simulate(schedule, problem, slow, lambda p, w, s=call: s, from_graph=False)
+        assert simulated.total_s == pytest.approx(total, rel=1e-3)
     assert simulate(schedule, problem, slow, lambda p, w: 1e-3).total_s == pytest.approx(4e-3)
 
 
 @pytest.mark.slow
 def test_launching_that_takes_longest_is_said() -> None:
     """7 exchanges of 0.15 ms, beside 8 calls of some 10 us."""
-    asked = {"num_gpus": 8, "gpu": "h200", "seq_len": "4k", "heads": 2, "schedule": ["ring"]}
-    assert "The processor takes 1.05 ms to launch ring's messages" in iosim.ring(**asked).to_text()
-    assert "processor takes" not in iosim.ring(**asked, launched="graph").to_text()
-    assert "processor takes" not in iosim.ring(**asked | {"seq_len": "128k", "heads": 16}).to_text()
+    arguments = {"num_gpus": 8, "gpu": "h200", "seq_len": "4k", "heads": 2, "schedule": ["ring"]}
+    assert (
+        "The processor takes 1.05 ms to launch ring's messages" in iosim.ring(**arguments).to_text()
+    )
+    assert "processor takes" not in iosim.ring(**arguments, launched="graph").to_text()
+    assert (
+        "processor takes"
+        not in iosim.ring(**arguments | {"seq_len": "128k", "heads": 16}).to_text()
+    )
 
 
 @pytest.mark.slow
@@ -107,7 +113,7 @@ def test_two_h200s_take_as_long_as_measured() -> None:
     latency, shares = script.fit()
     link = load_link("nvlink", load_profile("h200"))
     assert link.latency_s == pytest.approx(latency, abs=1e-6)
-    assert {what: round(share, 2) for what, share in shares.items()} == link.achieved
+    assert {method: round(share, 2) for method, share in shares.items()} == link.achieved
 
 
 def test_pairs_of_a_kind_are_predicted_once() -> None:

@@ -109,26 +109,28 @@ def fetched(address: str, **headers: str) -> Any:
 # ---- the page and what it carries ----
 
 
-def states(asked: ExploreRequest) -> list[tuple[str, list[str]]]:
+def states(request: ExploreRequest) -> list[tuple[str, list[str]]]:
     """All states of a page: the link that holds each, and the words of its command line."""
-    lists = page.lists(asked)
-    found: list[tuple[dict[str, str], list[str]]] = [({}, [])]
-    for one in lists:
-        found = [
-            ({**names, one["name"]: text}, [*words, *more.split()])
-            for names, words in found
+    lists = page.lists(request)
+    result: list[tuple[dict[str, str], list[str]]] = [({}, [])]
+    for control in lists:
+        result = [
+            ({**names, control["name"]: text}, [*words, *more.split()])
+            for names, words in result
             for text, more in (
-                one["choices"] if one["only"] in ("", names.get("kernel")) else one["choices"][:1]
+                control["choices"]
+                if control["only"] in ("", names.get("kernel"))
+                else control["choices"][:1]
             )
         ]
-    return [(urlencode(names), words) for names, words in found]
+    return [(urlencode(names), words) for names, words in result]
 
 
 def predicted(words: list[str]) -> Prediction | str:
     """What `iosim predict --method replay` says; or why not."""
-    asked = parsed(["predict", *words, "--method", "replay"])
+    options = parsed(["predict", *words, "--method", "replay"])
     try:
-        (p,) = run_models(common.request(asked, PredictRequest))
+        (p,) = run_models(common.request(options, PredictRequest))
     except InputError as error:
         return str(error)
     assert isinstance(p, Prediction)
@@ -166,30 +168,30 @@ class TestInChromium:
         same_in_the_browser(browser, small, states(SMALL))
 
     @pytest.mark.slow
-    @pytest.mark.parametrize(("asked", "count"), [(WIDE, 50), (HELD_UP, 12)])
+    @pytest.mark.parametrize(("explored", "count"), [(WIDE, 50), (HELD_UP, 12)])
     def test_drawn_states_of_a_wide_one(
-        self, browser: Browser, tmp_path: Path, asked: ExploreRequest, count: int
+        self, browser: Browser, tmp_path: Path, explored: ExploreRequest, count: int
     ) -> None:
         place = tmp_path / "index.html"
-        place.write_text(page.attention_page(asked, "grid"), encoding="utf-8")
-        same_in_the_browser(browser, place, random.Random(7).sample(states(asked), count))
+        place.write_text(page.attention_page(explored, "grid"), encoding="utf-8")
+        same_in_the_browser(browser, place, random.Random(7).sample(states(explored), count))
 
     def test_nothing_is_fetched_and_nothing_goes_wrong(self, browser: Browser, small: Path) -> None:
         browser.open(small, 1280)
         browser.evaluate("iosimPage.done")
-        told = [
+        failures = [
             e
             for e in browser.events
             if e["method"]
             in ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
         ]
-        assert told == []
-        asked = {
+        assert failures == []
+        urls = {
             e["params"]["request"]["url"]
             for e in browser.events
             if e["method"] == "Network.requestWillBeSent"
         }
-        assert [url for url in asked if not url.startswith(("data:", "blob:"))] == [small.as_uri()]
+        assert [url for url in urls if not url.startswith(("data:", "blob:"))] == [small.as_uri()]
 
     @pytest.mark.parametrize("width", quick_every([390, 768, 1280], 3))
     @pytest.mark.parametrize("scheme", quick_every(["light", "dark"], 2))
@@ -236,7 +238,7 @@ class TestInChromium:
             "document.getElementById('verdict').textContent; })()"
         )
         browser.evaluate("location.hash = 'gpu=t4&kernel=cutlass&seq=512&mask=none'")
-        said = browser.evaluate(
+        text = browser.evaluate(
             "(async () => { await new Promise((d) => setTimeout(d, 1500)); return "
             "document.getElementById('verdict').textContent; })()"
         )
@@ -246,7 +248,7 @@ class TestInChromium:
             "t4",
             method="replay",
         )
-        assert said.startswith(
+        assert text.startswith(
             "cutlass on t4 in fp16 reads 3.277 MB"
             if p.hbm.read == 3_276_800
             else "cutlass on t4 in fp16 reads "
@@ -255,8 +257,8 @@ class TestInChromium:
     def test_what_cannot_run_says_why(self, browser: Browser, small: Path) -> None:
         browser.open(small, 390)
         browser.evaluate("iosimPage.done")
-        (said,) = browser.evaluate("iosimPage.answers(['gpu=t4&kernel=fa2'])")
-        assert "needs cc 8.0" in said["error"]
+        (answer,) = browser.evaluate("iosimPage.answers(['gpu=t4&kernel=fa2'])")
+        assert "needs cc 8.0" in answer["error"]
 
     @pytest.mark.slow
     def test_what_is_asked_for_last_is_answered(self, browser: Browser, small: Path) -> None:
@@ -271,12 +273,12 @@ class TestInChromium:
               location.hash = "{state}";
               await new Promise((done) => setTimeout(done, 1500));
             }})()""")
-            said = browser.evaluate(
+            answers = browser.evaluate(
                 "['verdict', 'told'].map((id) => document.getElementById(id).textContent)"
             )
             refused = "t4" in state
-            assert said[0].startswith("No answer" if refused else "cutlass on h100-sxm")
-            assert ("needs cc 8.0" if refused else "Replayed") in said[1]
+            assert answers[0].startswith("No answer" if refused else "cutlass on h100-sxm")
+            assert ("needs cc 8.0" if refused else "Replayed") in answers[1]
 
     def test_on_paper_all_is_open_and_nothing_is_to_press(
         self, browser: Browser, small: Path
@@ -313,14 +315,14 @@ class TestInChromium:
     ],
 )
 def test_the_served_json_is_that_of_predict(served: str, line: str) -> None:
-    said = fetched(f"{served}/answer?line={quote(line)}")
+    answer = fetched(f"{served}/answer?line={quote(line)}")
     mine = json.loads(printed("predict", *line.split(), "--format", "json"))
-    assert {name: said[name] for name in mine} == mine
-    assert said["record"]["why_text"] in said["answer"]
+    assert {name: answer[name] for name in mine} == mine
+    assert answer["record"]["why_text"] in answer["answer"]
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("--kernel fa9", "--kernel 'fa9' is not known"),
         ("--seq-len 0", "--seq-len 0"),
@@ -332,11 +334,11 @@ def test_the_served_json_is_that_of_predict(served: str, line: str) -> None:
         ("--kernel fa2 --gpu t4", "needs cc 8.0"),
     ],
 )
-def test_what_cannot_be_answered_is_a_line(served: str, line: str, told: str) -> None:
-    said = fetched(f"{served}/answer?line={quote(line)}")
-    assert list(said) == ["error"]
-    assert told in said["error"]
-    assert "\n" not in said["error"]
+def test_what_cannot_be_answered_is_a_line(served: str, line: str, message: str) -> None:
+    answer = fetched(f"{served}/answer?line={quote(line)}")
+    assert list(answer) == ["error"]
+    assert message in answer["error"]
+    assert "\n" not in answer["error"]
 
 
 @pytest.mark.parametrize(
@@ -409,8 +411,8 @@ def test_the_same_page_has_the_same_bytes_in_every_process(tmp_path: Path) -> No
     for name in ("one", "other"):
         command = [sys.executable, "-m", "iosim", "explore", *words, "--out", str(tmp_path / name)]
         subprocess.run(command, check=True, capture_output=True)
-    one, other = ((tmp_path / name / "index.html").read_bytes() for name in ("one", "other"))
-    assert one == other
+    first, other = ((tmp_path / name / "index.html").read_bytes() for name in ("one", "other"))
+    assert first == other
 
 
 def test_no_address_of_the_process_is_in_what_the_page_gets() -> None:
@@ -420,14 +422,14 @@ def test_no_address_of_the_process_is_in_what_the_page_gets() -> None:
     assert replay is not None
     pointers = {
         name
-        for one in WASM32.structures.values()
-        for name, kind, *_ in one._fields_
+        for structure in WASM32.structures.values()
+        for name, kind, *_ in structure._fields_
         if kind is ct.c_uint32
     }
     pointers -= {
         name
-        for one in LAYOUT.structures.values()
-        for name, kind, *_ in one._fields_
+        for structure in LAYOUT.structures.values()
+        for name, kind, *_ in structure._fields_
         if kind is ct.c_uint32
     }
     named = set(replay["config"]) | {

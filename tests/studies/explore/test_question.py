@@ -43,11 +43,18 @@ browsing = [
 ]
 QUESTIONS: tuple[dict[str, Any], ...] = (
     {"model": "llama-3-8b", "gpu": "h100", "context": "4096", "batch": 1},
-    {"model": "llama-3-8b", "gpu": "a100", "context": "8k", "batch": 4, "weights": "int4", "price": 1.5},
+    {
+        "model": "llama-3-8b",
+        "gpu": "a100",
+        "context": "8k",
+        "batch": 4,
+        "weights": "int4",
+        "price": 1.5,
+    },
     {"model": "llama-3.2-1b", "gpu": "l4", "context": 2000, "batch": 2, "cache": "fp8"},
     {"model": "qwen3-8b", "gpu": "mi300x", "context": "1k", "batch": 8, "weights": "fp8"},
     {"model": "gpt2-xl", "gpu": "t4", "context": 1000, "batch": 1, "kernel": "cutlass"},
-)  # fmt: skip
+)
 
 
 # ---- the parts are those of the commands ----
@@ -122,8 +129,10 @@ def test_kernels_say_their_tile_or_why_they_cannot_run() -> None:
     assert not by_name["ck"]["runs"]
     assert [p["phase"] for p in answer["plans"]] == ["prefill", "decode"]
     for plan in answer["plans"]:
-        made = printed(f"iosim predict --gpu h100 --kernel {plan['kernel']} {plan['options']}")
-        kernel = made["predictions"][0]["kernel"]
+        printed_values = printed(
+            f"iosim predict --gpu h100 --kernel {plan['kernel']} {plan['options']}"
+        )
+        kernel = printed_values["predictions"][0]["kernel"]
         assert plan["tile"] == f"{kernel['block_q']}x{kernel['block_k']}"
         assert (plan["order"], plan["direction"], plan["splits"]) == (
             *(kernel[name] for name in ("order", "direction", "splits")),
@@ -214,9 +223,9 @@ class TestServed:
         opened(
             browser, f"{served}#model=llama-3.2-1b&context=256&gpu=h100-sxm,mi355x,t4&kernel=fa3"
         )
-        shown = numbers(browser)
-        assert shown[""] == ["h100-sxm", "mi355x", "t4"]
-        assert shown["fits"] == ["yes", "cannot run", "cannot run"]
+        numbers_shown = numbers(browser)
+        assert numbers_shown[""] == ["h100-sxm", "mi355x", "t4"]
+        assert numbers_shown["fits"] == ["yes", "cannot run", "cannot run"]
         assert "mi355x: --kernel fa3" in browser.evaluate(
             "document.getElementById('told').textContent"
         )
@@ -249,13 +258,22 @@ class TestServed:
     def test_words_are_apart_and_inside(
         self, browser: Browser, served: str, width: int, scheme: str
     ) -> None:
-        opened(browser, f"{served}#model=gpt2&context=128&gpu=t4,a100-sxm-80gb,rtx-pro-6000-server", width, scheme)  # fmt: skip
+        opened(
+            browser,
+            f"{served}#model=gpt2&context=128&gpu=t4,a100-sxm-80gb,rtx-pro-6000-server",
+            width,
+            scheme,
+        )
         assert browser.evaluate(COLLISIONS) == []
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
         ground = browser.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, ground[4:-1].split(","))) > 400) == (scheme == "light")
-        said = [e for e in browser.events if e["method"] in ("Runtime.exceptionThrown", "Log.entryAdded")]  # fmt: skip
-        assert said == []
+        exceptions = [
+            e
+            for e in browser.events
+            if e["method"] in ("Runtime.exceptionThrown", "Log.entryAdded")
+        ]
+        assert exceptions == []
 
     def test_the_link_to_the_replay_is_of_the_prompts_attention(
         self, browser: Browser, served: str

@@ -65,7 +65,10 @@ def test_a_replay_needs_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_folder_of_another_python_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words in (["--runtime", str(tmp_path)], ["--out", str(tmp_path / "page"), "--runtime", str(tmp_path)]):  # fmt: skip
+    for words in (
+        ["--runtime", str(tmp_path)],
+        ["--out", str(tmp_path / "page"), "--runtime", str(tmp_path)],
+    ):
         assert main(["explore", *words]) == 2
     for name in site.runtime()["files"]:
         (tmp_path / name).write_bytes(b"another")
@@ -131,12 +134,12 @@ class TestStatic:
         assert answers["kernels"] == told(WALKED, "kernels")
         assert answers["memory"]["evidence"] == told(WALKED, "memory")["evidence"]
         same_as_the_commands(browser, answers, rel_tol=1e-12)
-        asked = {
+        urls = {
             e["params"]["request"]["url"]
             for e in browser.events
             if e["method"] == "Network.requestWillBeSent"
         }
-        assert [url for url in asked if not url.startswith((static, "data:", "blob:"))] == []
+        assert [url for url in urls if not url.startswith((static, "data:", "blob:"))] == []
 
     def test_it_replays_attention_of_any_length(self, browser: Browser, static: str) -> None:
         line = "--seq-len 3000 --heads 4 --kv-heads 4 --head-dim 64 --window 500"

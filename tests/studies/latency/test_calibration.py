@@ -26,9 +26,9 @@ def test_a_users_times_make_a_file_that_latency_reads(
         prompt(512 * n) for n in range(1, 4)
     ]
     truth = [
-        one.total_s + 10e-6 for one in iosim.latency(problems, stack="vllm", gpu="a100").points
+        point.total_s + 10e-6 for point in iosim.latency(problems, stack="vllm", gpu="a100").points
     ]
-    times, made = tmp_path / "times.csv", tmp_path / "a100.toml"
+    times, profile_file = tmp_path / "times.csv", tmp_path / "a100.toml"
     with times.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["batch", "heads", "kv_heads", "seq_q", "seq_k", "head_dim", "us"])
@@ -36,17 +36,19 @@ def test_a_users_times_make_a_file_that_latency_reads(
             writer.writerow(
                 [p.batch, p.heads, p.kv_heads, p.seq_q, p.seq_k, p.head_dim, 1e6 * seconds]
             )
-    assert main(["calibrate", "--times", str(times), "--gpu", "a100", "--out", str(made)]) == 0
-    told = capsys.readouterr().out
-    assert "9 calls of vllm on a100-sxm-80gb are predicted" in told
-    constants = read_calibration(str(made), "vllm", "a100-sxm-80gb")
+    assert (
+        main(["calibrate", "--times", str(times), "--gpu", "a100", "--out", str(profile_file)]) == 0
+    )
+    out = capsys.readouterr().out
+    assert "9 calls of vllm on a100-sxm-80gb are predicted" in out
+    constants = read_calibration(str(profile_file), "vllm", "a100-sxm-80gb")
     assert constants.call_gap_s == pytest.approx(read_stack("vllm").call_gap_s + 10e-6, rel=0.1)
     line = [
         "latency",
         "--gpu",
         "a100",
         "--calibration",
-        str(made),
+        str(profile_file),
         "--seq-len",
         "1",
         "--seq-len-k",
@@ -57,7 +59,7 @@ def test_a_users_times_make_a_file_that_latency_reads(
     (entry_made,) = json.loads(capsys.readouterr().out)["latencies"]
     assert entry_made["calibrated"]
     assert entry_made["parts"][-1]["time_s"] == pytest.approx(constants.call_gap_s, rel=1e-5)
-    assert main(["latency", "--gpu", "h100", "--calibration", str(made)]) == 2
+    assert main(["latency", "--gpu", "h100", "--calibration", str(profile_file)]) == 2
     assert "is of gpu a100-sxm-80gb, not h100-sxm" in capsys.readouterr().err
 
 

@@ -36,7 +36,8 @@ def test_experts_lie_between_the_least_and_the_most(
 def test_fused_launches_are_fewer_and_move_no_more(
     config: dict[str, Any], batch: int, how: dict[str, int]
 ) -> None:
-    eager, fused = one(config, batch=batch, **how), one(config, batch=batch, fused=True, **how)
+    eager = one(config, batch=batch, **how)
+    fused = one(config, batch=batch, fused=True, **how)
     assert len(fused.traffic.rows) < len(eager.traffic.rows)
     assert sum(r.compulsory for r in fused.traffic.rows) < sum(
         r.compulsory for r in eager.traffic.rows

@@ -30,14 +30,17 @@ def test_a_step_of_decoding_of_a_mixed_model_is_both_kinds_of_layers() -> None:
         36 * 32 * 128 * 128 * 4, rel=0.05
     )
     whole = iosim.predict(model="qwen3-next-80b-a3b", gpu="h200", seq_len=4096, kernel="fa2")
-    (one,) = whole if isinstance(whole, list) else [whole]
-    assert [layer.prediction.kernel.name for layer in one.layers] == ["fa2", "gdn"]
+    (run,) = whole if isinstance(whole, list) else [whole]
+    assert [layer.prediction.kernel.name for layer in run.layers] == ["fa2", "gdn"]
 
 
 def test_a_model_is_the_sum_of_its_layers(gemma: Any) -> None:
     sliding = iosim.predict(heads=8, kv_heads=4, head_dim=256, dtype="bf16", window=1023, **SMALL)
     full = iosim.predict(heads=8, kv_heads=4, head_dim=256, dtype="bf16", causal=True, **SMALL)
-    assert [one.prediction.to_dict() for one in gemma.layers] == [sliding.to_dict(), full.to_dict()]
+    assert [layer.prediction.to_dict() for layer in gemma.layers] == [
+        sliding.to_dict(),
+        full.to_dict(),
+    ]
     assert gemma.hbm.read == 29 * sliding.hbm.read + 5 * full.hbm.read
     assert gemma.l2.write == 29 * sliding.l2.write + 5 * full.l2.write
     assert gemma.time_s == pytest.approx(29 * sliding.time_s + 5 * full.time_s)

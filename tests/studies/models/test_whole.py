@@ -48,8 +48,8 @@ def test_deepseek_v3_reads_its_latents_and_eight_experts_of_a_layer() -> None:
     assert read(run, "experts") == pytest.approx(58 * 8 * 3 * 7168 * 2048, rel=0.01)
     assert read(run, "shared experts") == pytest.approx(58 * 3 * 7168 * 2048, rel=0.01)
     assert read(run, "attention") == pytest.approx(61 * 4096 * 576 * 2, rel=0.03)
-    each = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
-    assert read(run, "projections") == pytest.approx(61 * each, rel=0.01)
+    weights = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
+    assert read(run, "projections") == pytest.approx(61 * weights, rel=0.01)
     once = sum(row.compulsory for row in run.parts["experts"])
     assert once == pytest.approx(58 * 8 * 3 * 7168 * 2048, rel=0.01)
     assert run.kernels == ("flashmla",)
@@ -65,10 +65,8 @@ def test_numbers_of_fewer_bits_are_read_as_they_are_packed() -> None:
     assert read(run, "projections") == pytest.approx(
         24 * 2 * 2880 * 64 * (64 + 2 * 8 + 64), rel=0.02
     )
-    packed, rounded = (
-        one("deepseek-v3", context=64, layers=1, gpu="a100"),
-        one("deepseek-v3", context=64, layers=1),
-    )
+    packed = one("deepseek-v3", context=64, layers=1, gpu="a100")
+    rounded = one("deepseek-v3", context=64, layers=1)
     assert read(packed, "MLP") == pytest.approx(read(rounded, "MLP"), rel=0.01)
     assert not [row for row in packed.traffic.rows if row.operator == "_to_copy"]
     assert [row for row in rounded.traffic.rows if row.operator == "_to_copy"]
@@ -89,7 +87,8 @@ def test_operations_are_six_times_parameters_and_tokens() -> None:
 
 @pytest.mark.parametrize("config", quick_first([PLAIN, ROUTED, LATENT], 1))
 def test_a_product_is_twice_as_much_backward(config: dict[str, Any]) -> None:
-    forward, both = one(config, seq_len=64), one(config, seq_len=64, training=True)
+    forward = one(config, seq_len=64)
+    both = one(config, seq_len=64, training=True)
     for part in ("projections", "MLP", "router", "experts", "shared experts"):
         if part in forward.parts:
             assert 3 * forward.sums[part]["flops"] == both.sums[part]["flops"] > 0
@@ -138,10 +137,22 @@ def test_a_step_of_training_moves_what_counters_of_an_h200_counted() -> None:
             r for r in rows if (r["what"], r["name"], r["passes"]) == ("model", "llama", "fwd+bwd")
         )
     run = one(
-        PLAIN | {"hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 2816,
-                 "num_hidden_layers": 4, "vocab_size": 32000},
-        gpu="h200", batch=4, seq_len=2048, training=True, kernel=counted["kernel"], context=None,
-    )  # fmt: skip
+        PLAIN
+        | {
+            "hidden_size": 1024,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 4,
+            "intermediate_size": 2816,
+            "num_hidden_layers": 4,
+            "vocab_size": 32000,
+        },
+        gpu="h200",
+        batch=4,
+        seq_len=2048,
+        training=True,
+        kernel=counted["kernel"],
+        context=None,
+    )
     rest = {key: run.sums["whole model"][key] - n for key, n in run.sums["optimizer"].items()}
     assert rest["hbm_read_bytes"] == pytest.approx(int(counted["hbm_read"]), rel=0.05)
     assert rest["hbm_write_bytes"] == pytest.approx(int(counted["hbm_write"]), rel=0.05)
@@ -152,15 +163,15 @@ def bare(config: dict[str, Any], layers: int) -> dict[str, Any]:
     return config | {"num_hidden_layers": layers, "first_k_dense_replace": 0}
 
 
-@pytest.mark.parametrize("what", quick_first(["decode", "prefill", "training"], 1))
+@pytest.mark.parametrize("stage", quick_first(["decode", "prefill", "training"], 1))
 @settings(max_examples=examples(4), deadline=None)
 @given(CONFIGS, st.integers(1, 3), st.sampled_from([1, 16, 100]))
 def test_parts_add_up_and_a_layer_more_adds_a_layer(
-    what: str, config: dict[str, Any], batch: int, tokens: int
+    stage: str, config: dict[str, Any], batch: int, tokens: int
 ) -> None:
-    how: dict[str, Any] = {"context": tokens + 1} if what == "decode" else {"seq_len": tokens}
+    how: dict[str, Any] = {"context": tokens + 1} if stage == "decode" else {"seq_len": tokens}
     runs = [
-        one(bare(config, layers), batch=batch, training=what == "training", **how)
+        one(bare(config, layers), batch=batch, training=stage == "training", **how)
         for layers in (1, 2, 3)
     ]
     for run in runs:
@@ -173,7 +184,7 @@ def test_parts_add_up_and_a_layer_more_adds_a_layer(
         assert all(0 <= share <= 1 for share in run.attention_share)
     for field in ("flops", "compulsory", "l2_read", "l2_write", "launches"):
         sums = [sum(getattr(row, field) for row in run.traffic.rows) for run in runs]
-        if what != "training":  # the optimizer puts parameters together
+        if stage != "training":  # the optimizer puts parameters together
             assert sums[2] - sums[1] == sums[1] - sums[0], field
     times = [run.traffic.time_s for run in runs]
     assert times[0] < times[1] < times[2]
@@ -185,7 +196,8 @@ def test_parts_add_up_and_a_layer_more_adds_a_layer(
     CONFIGS, st.sampled_from([{"seq_len": 64}, {"context": 65}, {"seq_len": 32, "training": True}])
 )
 def test_gpus_share_products(config: dict[str, Any], how: dict[str, Any]) -> None:
-    whole, half = one(config, **how), one(config, tensor_parallel=2, **how)
+    whole = one(config, **how)
+    half = one(config, tensor_parallel=2, **how)
     for part in ("attention", "MLP", "experts", "shared experts", "head"):
         if part in whole.parts:
             assert 2 * sum(r.flops for r in half.parts[part]) == sum(
@@ -207,7 +219,8 @@ def dense_decoders() -> list[str]:
 @pytest.mark.parametrize("name", quick_every(dense_decoders(), 6))
 def test_every_dense_decoder_reads_its_weights_once_a_token(name: str) -> None:
     """All but the rows of the table that no token names, and little else."""
-    run, weights = one(name, context=32, layers=4), load_model(name).weights
+    run = one(name, context=32, layers=4)
+    weights = load_model(name).weights
     assert weights is not None
     unread = 0 if weights.tied else 2 * weights.width * weights.vocabulary
     assert run.traffic.hbm.read == pytest.approx(run.weight_bytes - unread, rel=0.03)
@@ -232,10 +245,10 @@ def test_a_config_that_makes_no_sense_is_refused_in_a_line(
     assert "\n" not in refusal
 
 
-def phases(**asked: Any) -> list[tuple[str, int, int]]:
+def phases(**options: Any) -> list[tuple[str, int, int]]:
     return [
         (run.phase, run.work.queries, run.work.keys)
-        for run in iosim.model(PLAIN, gpu="l4", **asked)
+        for run in iosim.model(PLAIN, gpu="l4", **options)
     ]
 
 
@@ -267,8 +280,11 @@ def test_models_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(f"{line} --format json".split()) == 0
     whole = json.loads(capsys.readouterr().out)
     assert [(run["model"], run["phase"]) for run in whole["runs"]] == [
-        ("gpt2", "prefill"), ("qwen3-30b-a3b", "prefill"), ("gpt2", "decode"), ("qwen3-30b-a3b", "decode"),
-    ]  # fmt: skip
+        ("gpt2", "prefill"),
+        ("qwen3-30b-a3b", "prefill"),
+        ("gpt2", "decode"),
+        ("qwen3-30b-a3b", "decode"),
+    ]
     touched_of = whole["runs"][3]["experts_touched"]
     assert (touched_of["least"], touched_of["most"]) == (8, 16)
 
@@ -288,7 +304,7 @@ def test_a_model_that_does_not_fit_is_said_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("bert-base", "'bert-base'"),
         ("qwen3-next-80b-a3b", "'qwen3-next-80b-a3b'"),
@@ -304,8 +320,8 @@ def test_a_model_that_does_not_fit_is_said_so() -> None:
         ("deepseek-v3 --context 64 --kernel fa2", "fa2"),
     ],
 )
-def test_refusals(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(capsys, ["model", *line.split()], said)
+def test_refusals(line: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, ["model", *line.split()], message)
 
 
 def test_weights_of_few_bits_are_fewer_bytes_and_a_shorter_step() -> None:

@@ -77,16 +77,20 @@ def run_triton(
     text = "def program():\n" + "\n".join(f"    {line}" for line in text.splitlines())
     total = eval(grid(schedule), {"blocks": blocks, "heads": batch * heads})
     programs = total if schedule.scheduler is Scheduler.STATIC else 3
-    found: list[tuple[int, int, int]] = []
+    places: list[tuple[int, int, int]] = []
     counter = [0]
     for program in range(programs):
         scope: dict[str, Any] = {
-            "tl": FakeTriton(program, programs, counter), "blocks": blocks, "heads": batch * heads, "batch": batch,
-            "counter": counter, "at": lambda *place: found.append(place),
-        }  # fmt: skip
+            "tl": FakeTriton(program, programs, counter),
+            "blocks": blocks,
+            "heads": batch * heads,
+            "batch": batch,
+            "counter": counter,
+            "at": lambda *place: places.append(place),
+        }
         exec(text, scope)
         scope["program"]()
-    return sorted(found)
+    return sorted(places)
 
 
 @settings(max_examples=examples(40), deadline=None)
@@ -114,9 +118,11 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Schedul
     place = tmp_path_factory.mktemp("remap")
 
     def build(schedules: list[Schedule]) -> list[Any]:
-        head = ("#define __device__\n#define __forceinline__ inline\ntypedef struct { int x, y; } int2;\n"
-                "static int2 make_int2(int x, int y) { int2 v = {x, y}; return v; }\n"
-                "static int min(int a, int b) { return a < b ? a : b; }\n")  # fmt: skip
+        head = (
+            "#define __device__\n#define __forceinline__ inline\ntypedef struct { int x, y; } int2;\n"
+            "static int2 make_int2(int x, int y) { int2 v = {x, y}; return v; }\n"
+            "static int min(int a, int b) { return a < b ? a : b; }\n"
+        )
         body = "".join(
             code(s, "cuda").replace("__device__ __forceinline__ int2 remap(", f"int2 remap{n}(")
             for n, s in enumerate(schedules)
@@ -149,9 +155,9 @@ def test_printed_cuda_functions_are_the_order_that_is_played(
     for schedule, function in zip(schedules, compiled(schedules), strict=True):
         for blocks, heads, batch in ((5, 3, 2), (4, 7, 1), (1, 1, 1)):
             named = {"blocks": blocks, "heads": heads * batch, "batch": batch}
-            given = [named[name] for name in sizes(schedule)]
+            arguments = [named[name] for name in sizes(schedule)]
             total = eval(grid(schedule), dict(named))
-            places = [function(tile, *given) for tile in range(total)]
+            places = [function(tile, *arguments) for tile in range(total)]
             assert [(p.x, p.y) for p in places if p.y < blocks] == played(
                 schedule, blocks, heads, batch
             )
@@ -163,8 +169,9 @@ def test_printed_key_blocks_are_walked_as_played(schedule: Schedule, seq: int) -
     problem = AttentionProblem(heads=1, seq_q=16 * seq, head_dim=8, mask="causal")
     low = lower(plan(problem, Kernel("flash", "flash", Tile(16, 16), schedule)), 1).launches[0]
     expression = code(schedule, "formula").splitlines()[-1].removeprefix("key_block = ")
-    for block, first, count, down in zip(low.block.tolist(), low.first.tolist(), low.count.tolist(), low.down.tolist(),
-                                         strict=True):  # fmt: skip
+    for block, first, count, down in zip(
+        low.block.tolist(), low.first.tolist(), low.count.tolist(), low.down.tolist(), strict=True
+    ):
         walked = [
             eval(
                 expression, {"t": t, "block": block, "first_key": first, "last_key": first + count}
@@ -186,14 +193,20 @@ def test_flash_fwd_sm90_numbers_its_tiles_as_the_formula_does() -> None:
     for order, blocks, section in product(
         ("query", "head"), ("light_first", "heavy_first", "fold"), (0, 2, 3)
     ):
-        asked, heads, query_blocks = Sm90Order(order, blocks, section), 7, 5
-        width_of, numbers = asked.section(heads), []
+        order_here = Sm90Order(order, blocks, section)
+        heads = 7
+        query_blocks = 5
+        width_of, numbers = order_here.section(heads), []
         for index in range(heads * query_blocks):
             first = index // (query_blocks * width_of) * width_of
-            width, rest = min(width_of, heads - first), index - first * query_blocks
+            width = min(width_of, heads - first)
+            rest = index - first * query_blocks
             u = rest // width
-            block = {"light_first": u, "heavy_first": query_blocks - 1 - u,
-                     "fold": u // 2 if u % 2 else query_blocks - 1 - u // 2}[blocks]  # fmt: skip
+            block = {
+                "light_first": u,
+                "heavy_first": query_blocks - 1 - u,
+                "fold": u // 2 if u % 2 else query_blocks - 1 - u // 2,
+            }[blocks]
             numbers.append((first + rest % width, block))
         start = Start(blocks.replace("_", "-"))
         schedule = Schedule(Order(order), start, section if order == "head" else 0)
@@ -226,8 +239,8 @@ def test_remap_takes_a_ranking_an_entry_a_schedule_or_words(ranking: OrderRankin
     assert iosim.triton.remap(
         "head", section_heads=4, heavy_first=True, direction="descending"
     ) == code(by_words, "triton")
-    own = resolve("fa2", CAUSAL, H200)
-    assert iosim.triton.remap(own) == code(own.schedule, "triton")
+    kernel = resolve("fa2", CAUSAL, H200)
+    assert iosim.triton.remap(kernel) == code(kernel.schedule, "triton")
     with pytest.raises(InputError, match="section_heads contradicts order"):
         iosim.triton.remap(best, section_heads=4)
     with pytest.raises(InputError, match="order 'diagonal' is not known"):

@@ -73,10 +73,10 @@ def test_the_answer_says_what_a_constant_costs_where_it_costs_something(
     sentences: list[str],
 ) -> None:
     monkeypatch.setattr(constant, "SECTION_MIB", (8, 64))
-    said = check_of(*costs).answer.rstrip(".").split(". ")
-    assert len(said) == len(sentences), said
-    for one, text in zip(said, sentences, strict=True):
-        assert text in one, said
+    lines = check_of(*costs).answer.rstrip(".").split(". ")
+    assert len(lines) == len(sentences), lines
+    for line, text in zip(lines, sentences, strict=True):
+        assert text in line, lines
 
 
 def test_the_answer_ends_with_what_the_library_does_by_itself() -> None:

@@ -26,17 +26,27 @@ def told(line: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_the_json_is_the_contracts(capsys: pytest.CaptureFixture[str]) -> None:
-    found = json.loads(told(f"{ASKED} --format json", capsys))
-    first = found["orders"][0]
-    keys = ("order", "section_heads", "direction", "heavy_first", "scheduler", "block_q", "block_k", "hbm_read_bytes",
-            "hbm_write_bytes", "time_s")  # fmt: skip
-    assert found["schema"] == 1
+    data = json.loads(told(f"{ASKED} --format json", capsys))
+    first = data["orders"][0]
+    keys = (
+        "order",
+        "section_heads",
+        "direction",
+        "heavy_first",
+        "scheduler",
+        "block_q",
+        "block_k",
+        "hbm_read_bytes",
+        "hbm_write_bytes",
+        "time_s",
+    )
+    assert data["schema"] == 1
     assert all(key in first for key in keys)
     ranking = iosim.orders(
         gpu="h200", heads=4, seq_len="1k", causal=True, scheduler="static", direction="ascending"
     )
     plain = json.loads(json.dumps([entry.to_dict() for entry in ranking.orders]))
-    assert found["orders"] == [{"profile": "h200-sxm"} | entry for entry in plain]
+    assert data["orders"] == [{"profile": "h200-sxm"} | entry for entry in plain]
     assert len(json.loads(told(f"{ASKED} --top 2 --format json", capsys))["orders"]) == 2
 
 
@@ -88,7 +98,8 @@ def test_the_page_has_the_summary_of_the_record() -> None:
     assert not [line for line in table.summary(grouped) if line not in page]
     assert len(grouped) == 23
     within = [
-        sum(table.time_ratio(pairs) <= most for pairs in grouped.values()) for most in (1.02, 1.05)
+        sum(table.time_ratio(pairs) <= limit for pairs in grouped.values())
+        for limit in (1.02, 1.05)
     ]
     assert within == [17, 22]  # as the README says
     assert all(
@@ -103,5 +114,12 @@ def test_code_of_the_best_order(language: str, capsys: pytest.CaptureFixture[str
     text = told(f"{ASKED} --order head --section-heads 2 --code {language}", capsys)
     comment, _, rest = text.partition("\n")
     assert "sections of 2 heads" in comment
-    assert rest == iosim.orders(gpu="h200", heads=4, seq_len="1k", causal=True, scheduler="static",
-                                direction="ascending", section_heads=2).code(language)  # fmt: skip
+    assert rest == iosim.orders(
+        gpu="h200",
+        heads=4,
+        seq_len="1k",
+        causal=True,
+        scheduler="static",
+        direction="ascending",
+        section_heads=2,
+    ).code(language)

@@ -23,9 +23,12 @@ def test_a_ranking_predicts_what_predict_does(ranking: OrderRanking) -> None:
     assert best.hbm_bytes <= ranking.own.hbm_bytes
     assert best.time_s <= 1.01 * min(e.time_s for e in ranking.orders)
     kernel = resolve(FILE, CAUSAL, H200)
-    own = predict(CAUSAL, kernel, H200)
+    own_prediction = predict(CAUSAL, kernel, H200)
     (listed,) = (e for e in ranking.orders if e.is_own)
-    assert (listed.hbm_bytes, listed.time_s) == (own.total("hbm"), own.time.total_s)
+    assert (listed.hbm_bytes, listed.time_s) == (
+        own_prediction.total("hbm"),
+        own_prediction.time.total_s,
+    )
     assert ranking.own.hbm_bytes == listed.hbm_bytes
 
 
@@ -62,9 +65,9 @@ def test_a_search_with_little_to_spend_finds_as_good_an_order(
 
 def test_several_problems_have_one_order() -> None:
     two = [CAUSAL.with_(seq_q=2048, seq_k=2048), CAUSAL.with_(seq_q=4096, seq_k=4096)]
-    kept = {"scheduler": "static", "direction": "ascending"}
+    fixed = {"scheduler": "static", "direction": "ascending"}
     ranking = search.rank_orders(
-        OrdersRequest(problems=two, kernel=FILE, gpu=H200, weights=[3, 1], **kept)
+        OrdersRequest(problems=two, kernel=FILE, gpu=H200, weights=[3, 1], **fixed)
     )
     best = ranking.best
     assert len(best.parts) == 2
@@ -75,16 +78,22 @@ def test_several_problems_have_one_order() -> None:
 
 def test_blackwells_own_order_is_an_assumption_that_is_told() -> None:
     problem = CAUSAL.with_(seq_q=512, seq_k=512, heads=2, kv_heads=2)
-    asked = OrdersRequest(problems=[problem], kernel=DEFAULT, gpu="b200", direction="descending")
-    ranking = search.rank_orders(asked)
+    request = OrdersRequest(problems=[problem], kernel=DEFAULT, gpu="b200", direction="descending")
+    ranking = search.rank_orders(request)
     assert ranking.kernel == "fa4"
     assert any("cluster launch control" in note for note in ranking.notes)
 
 
 @pytest.mark.parametrize(
     ("least_s", "times_compulsory", "is_beaten"),
-    [(1.0, 1.0, True), (0.9901, 1.02, True), (0.9899, 1.0, False), (1.0, 1.021, False), (2.0, 1.0, True)],
-)  # fmt: skip
+    [
+        (1.0, 1.0, True),
+        (0.9901, 1.02, True),
+        (0.9899, 1.0, False),
+        (1.0, 1.021, False),
+        (2.0, 1.0, True),
+    ],
+)
 def test_what_could_not_be_faster_is_left_out(
     least_s: float, times_compulsory: float, is_beaten: bool
 ) -> None:
@@ -92,7 +101,7 @@ def test_what_could_not_be_faster_is_left_out(
     other reads 1.02 times the compulsory bytes at most."""
     words = SimpleNamespace(words="other")
     replayed = SimpleNamespace(time_s=1.0, times_compulsory=times_compulsory, choice=words)
-    found = SimpleNamespace(entries={"other": replayed}, left_out=[])
+    search_state = SimpleNamespace(entries={"other": replayed}, left_out=[])
     candidate = SimpleNamespace(choice="this", least_s=least_s)
-    assert _Search._is_beaten(found, candidate) == is_beaten  # type: ignore[arg-type]
-    assert [choice for choice, _ in found.left_out] == ["this"] * is_beaten
+    assert _Search._is_beaten(search_state, candidate) == is_beaten  # type: ignore[arg-type]
+    assert [choice for choice, _ in search_state.left_out] == ["this"] * is_beaten

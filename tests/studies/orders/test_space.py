@@ -28,8 +28,10 @@ def test_the_catalog_has_the_instantiations_that_run() -> None:
             )
             kernel = resolve(FILE, problem, H200)
             assert (kernel.tile.block_q, kernel.tile.block_k, kernel.tile.stages) == (
-                spec.block_q, spec.block_k, spec.stages
-            )  # fmt: skip
+                spec.block_q,
+                spec.block_k,
+                spec.stages,
+            )
             assert (kernel.cta_threads, kernel.shared_memory_bytes) == (
                 spec.threads,
                 spec.dynamic_shared_bytes,
@@ -93,8 +95,11 @@ def test_orders_that_are_the_same_are_listed_once() -> None:
 
 def test_sections_by_bytes_are_whole_powers_of_two() -> None:
     problem = AttentionProblem(heads=32, kv_heads=8, seq_q=4096, head_dim=128, dtype="bf16")
-    one = 4096 * 256 * 2  # bytes of a head's keys and values
-    assert [section_heads(problem, n) for n in (1, one, 3 * one, 4 * one, 100 * one)] == [
+    head_bytes = 4096 * 256 * 2  # bytes of a head's keys and values
+    assert [
+        section_heads(problem, n)
+        for n in (1, head_bytes, 3 * head_bytes, 4 * head_bytes, 100 * head_bytes)
+    ] == [
         4,
         4,
         8,
@@ -105,8 +110,8 @@ def test_sections_by_bytes_are_whole_powers_of_two() -> None:
 
 def test_what_was_predicted_holds_the_cases_that_the_script_lists() -> None:
     script = load_script("experiments/orders_proof.py")
-    told = [script.Case.of(row).key for row in script.rows_of(measurements("orders_predicted.csv"))]
-    assert told == [case.key for case in script.cases()]
+    keys = [script.Case.of(row).key for row in script.rows_of(measurements("orders_predicted.csv"))]
+    assert keys == [case.key for case in script.cases()]
     folded = Schedule(Order.HEAD, Start.FOLD, 4)
     source = script.triton_source(folded)
     compile(source, "flash_remapped", "exec")

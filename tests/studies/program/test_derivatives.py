@@ -106,8 +106,8 @@ class Launches(TorchDispatchMode):
     ) -> Any:
         out = function(*args, **(kwargs or {}))
         leaves = torch.utils._pytree.tree_leaves((args, kwargs))
-        given = {address(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
-        self.ran.append((function._schema.name.removeprefix("aten::"), given))
+        inputs = {address(leaf) for leaf in leaves if isinstance(leaf, Tensor)}
+        self.ran.append((function._schema.name.removeprefix("aten::"), inputs))
         return out
 
 
@@ -155,8 +155,8 @@ def test_pytorch_runs_the_same_launches_in_the_same_order(operator: str) -> None
         torch.autograd.backward(out, grad)
     places = {**call, OUT: out, GRAD: grad}
     ran = [
-        (name, {n for n, t in places.items() if address(t) in given})
-        for name, given in launches.ran
+        (name, {n for n, t in places.items() if address(t) in inputs})
+        for name, inputs in launches.ran
     ]
     expected: list[tuple[str, set[str]]] = []
     for step in (step for step in derivatives()[operator] if step.launch):

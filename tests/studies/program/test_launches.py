@@ -10,7 +10,9 @@ from iosim.studies.program import launches
 from iosim.studies.program.launches import Pass
 
 Place = tuple[int, int]
-TABLE, NUMBERS, OUT = (30_000 * 64, 2), (512, 8), (512 * 64, 2)
+TABLE = (30_000 * 64, 2)
+NUMBERS = (512, 8)
+OUT = (512 * 64, 2)
 
 
 class Sizes:
@@ -58,9 +60,9 @@ def test_scratch_is_bytes_for_each_element() -> None:
 @pytest.mark.parametrize(("cols", "times"), [(12_288, 1), (12_289, 3)])
 def test_a_row_beyond_shared_memory_is_read_again(cols: int, times: int) -> None:
     x = (8 * cols, 4)  # 48 KiB are 12,288 numbers of 4 bytes
-    made = launches.softmax([x], x, 8, 4 * cols, launches.SOFTMAX_READS)
-    assert dict(made.again).get(x, 1) == times
-    assert made.rows == (8 if times > 1 else None)
+    passes = launches.softmax([x], x, 8, 4 * cols, launches.SOFTMAX_READS)
+    assert dict(passes.again).get(x, 1) == times
+    assert passes.rows == (8 if times > 1 else None)
 
 
 def test_no_more_of_a_table_is_read_than_there_is() -> None:

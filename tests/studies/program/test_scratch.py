@@ -18,9 +18,9 @@ def test_what_lies_nowhere_in_the_program_is_scratch() -> None:
     # 1 x 128 x 2 heads x 64 columns of two bytes, one behind the other
     view = View(0, 0, (1, 128, 2, 64), (16384, 128, 64, 1), 2)
     program = dict.fromkeys(("Q", "K", "V", "O"), view)
-    kept = {name: t.role for name, t in with_scratch(chain, program).tensors.items()}
-    assert kept == {name: roles[name] if name in program else Role.TEMP for name in roles}
-    assert len(kept) > len(program), "the row sums, which only a backward reads"
+    role_of = {name: t.role for name, t in with_scratch(chain, program).tensors.items()}
+    assert role_of == {name: roles[name] if name in program else Role.TEMP for name in roles}
+    assert len(role_of) > len(program), "the row sums, which only a backward reads"
     nothing = with_scratch(chain, {})
     assert {t.role for t in nothing.tensors.values()} == {Role.TEMP}
     assert nothing.launches == chain.launches

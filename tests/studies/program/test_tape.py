@@ -23,13 +23,31 @@ sys.path.insert(0, str(ROOT / "experiments"))
 from torch_models import Llama, turned  # noqa: E402
 
 VOCABULARY, WIDTH, HEADS, KV_HEADS, INNER = 8192, 1024, 16, 4, 2816
-SIZES: dict[str, Any] = {"model_type": "llama", "hidden_size": WIDTH, "num_attention_heads": HEADS,
-                         "num_key_value_heads": KV_HEADS, "intermediate_size": INNER, "vocab_size": VOCABULARY,
-                         "tie_word_embeddings": False, "torch_dtype": "bfloat16"}  # fmt: skip
+SIZES: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": WIDTH,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "intermediate_size": INNER,
+    "vocab_size": VOCABULARY,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
 BATCH = 2
-OF_MODULES = {"embed": "embedding", "q": "projections", "k": "projections", "v": "projections", "o": "projections",
-              "norm": "norms", "norm_1": "norms", "norm_2": "norms", "gate": "MLP", "up": "MLP", "down": "MLP",
-              "head": "head"}  # fmt: skip
+OF_MODULES = {
+    "embed": "embedding",
+    "q": "projections",
+    "k": "projections",
+    "v": "projections",
+    "o": "projections",
+    "norm": "norms",
+    "norm_1": "norms",
+    "norm_2": "norms",
+    "gate": "MLP",
+    "up": "MLP",
+    "down": "MLP",
+    "head": "head",
+}
 """The last word of a module's path -> the part of the model."""
 
 
@@ -56,7 +74,7 @@ def recorded(layers: int, tokens: int, trained: bool) -> TrafficMode:
                 functional.cross_entropy(model(x).view(-1, VOCABULARY), x.view(-1)).backward()
             else:
                 with torch.no_grad():
-                    model.head.register_forward_pre_hook(lambda _, given: (given[0][:, -1:],))
+                    model.head.register_forward_pre_hook(lambda _, inputs: (inputs[0][:, -1:],))
                     model(x)
     finally:
         torch.set_default_device(None)
@@ -64,9 +82,15 @@ def recorded(layers: int, tokens: int, trained: bool) -> TrafficMode:
 
 
 def predicted(layers: int, tokens: int, trained: bool, kernel: str) -> WholeRun:
-    made = iosim.model(SIZES | {"num_hidden_layers": layers}, gpu="h100", kernel=kernel, batch=BATCH, seq_len=tokens,
-                       **({"training": True} if trained else {"context": 0}))  # fmt: skip
-    return made.runs[0]
+    result = iosim.model(
+        SIZES | {"num_hidden_layers": layers},
+        gpu="h100",
+        kernel=kernel,
+        batch=BATCH,
+        seq_len=tokens,
+        **({"training": True} if trained else {"context": 0}),
+    )
+    return result.runs[0]
 
 
 @pytest.mark.parametrize(
@@ -141,14 +165,39 @@ ROUTED = {"num_experts_per_tok": 4, "moe_intermediate_size": 256}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": GROUPED,
     "qwen3": GROUPED,
-    "gpt2": {"n_embd": 512, "n_head": 8, "n_layer": 3, "vocab_size": 4096, "bos_token_id": 0, "eos_token_id": 0},
+    "gpt2": {
+        "n_embd": 512,
+        "n_head": 8,
+        "n_layer": 3,
+        "vocab_size": 4096,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    },
     "mixtral": GROUPED | {"num_local_experts": 8, "num_experts_per_tok": 2},
     "qwen3_moe": GROUPED | ROUTED | {"num_experts": 16},
-    "deepseek_v2": SMALL | LATENT | ROUTED | {"intermediate_size": 1024, "n_routed_experts": 16, "n_shared_experts": 2,
-                                              "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
-    "deepseek_v3": SMALL | LATENT | ROUTED | {"intermediate_size": 1024, "n_routed_experts": 16, "n_shared_experts": 1,
-                                              "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1},
-}  # fmt: skip
+    "deepseek_v2": SMALL
+    | LATENT
+    | ROUTED
+    | {
+        "intermediate_size": 1024,
+        "n_routed_experts": 16,
+        "n_shared_experts": 2,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+    },
+    "deepseek_v3": SMALL
+    | LATENT
+    | ROUTED
+    | {
+        "intermediate_size": 1024,
+        "n_routed_experts": 16,
+        "n_shared_experts": 1,
+        "first_k_dense_replace": 1,
+        "n_group": 1,
+        "topk_group": 1,
+    },
+}
 
 
 @pytest.mark.slow
@@ -163,7 +212,13 @@ def test_products_are_those_of_transformers(family: str) -> None:
         tokens = torch.zeros(BATCH, 512, dtype=torch.long)
     with torch.no_grad(), TrafficMode("h100") as t:
         model(tokens, logits_to_keep=1, use_cache=False)
-    (run,) = iosim.model(keys | {"model_type": family, "torch_dtype": "bfloat16"}, gpu="h100", kernel="fa2",
-                         batch=BATCH, seq_len=512, context=0)  # fmt: skip
+    (run,) = iosim.model(
+        keys | {"model_type": family, "torch_dtype": "bfloat16"},
+        gpu="h100",
+        kernel="fa2",
+        batch=BATCH,
+        seq_len=512,
+        context=0,
+    )
     assert run.traffic.flops == t.result.flops
     assert run.traffic.attention.flops == t.result.attention.flops

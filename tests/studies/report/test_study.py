@@ -164,11 +164,11 @@ def test_the_overview_tells_the_levels_apart_and_has_the_compulsory_bytes(report
 def test_estimates_have_hollow_marks_and_one_line_says_so() -> None:
     for method, hollow in (("capacity", True), ("replay", False)):
         for lengths in ((512,), (512, 1024)):
-            made = build(
+            report = build(
                 CaseGrid.of(("a100",), ("naive", "fa2"), problems(*lengths), method=method)
             )
             for name in ("overview", "traffic-hbm"):
-                figure = made.figure(name)
+                figure = report.figure(name)
                 assert figure.caption.endswith("Hollow marks are estimates.") is hollow
                 for trace in figure.panels[0].data:
                     open_ones = "-open" in str(trace.get("marker", {}).get("symbol"))
@@ -176,21 +176,21 @@ def test_estimates_have_hollow_marks_and_one_line_says_so() -> None:
                         hollow and "marker" in trace and "SM<->L2" not in trace["name"]
                     ), trace["name"]
             if len(lengths) > 1:
-                cells = {row[1]: row[2:] for row in made.figure("overview").brief.cells()}
+                cells = {row[1]: row[2:] for row in report.figure("overview").brief.cells()}
                 assert all(cell.endswith("*") is hollow for cell in cells["naive HBM"])
                 assert not any(cell.endswith("*") for cell in cells["naive SM<->L2"])
             assert not any(
                 "-open" in str(t["marker"]["symbol"])
-                for t in made.figure("traffic-l2").panels[0].data
+                for t in report.figure("traffic-l2").panels[0].data
             )
 
 
 def test_at_one_length_the_overview_has_a_row_a_kernel() -> None:
-    made = build(CaseGrid.of(("a100",), ("naive", "fa2", "flash"), problems(1024)))
-    (panel,) = made.figure("overview").panels
+    report = build(CaseGrid.of(("a100",), ("naive", "fa2", "flash"), problems(1024)))
+    (panel,) = report.figure("overview").panels
     marks = {t["name"]: t for t in panel.data if "markers" in t["mode"]}
     assert marks["HBM"]["y"] == marks["SM<->L2"]["y"] == ["naive", "fa2", "flash"]
-    assert marks["HBM"]["x"] == [p.hbm for p in made.points]
+    assert marks["HBM"]["x"] == [p.hbm for p in report.points]
     assert "compulsory" in panel.layout["annotations"][0]["text"]
 
 
@@ -216,9 +216,12 @@ def test_what_cannot_run_is_stated(report: Report, page: str) -> None:
 
 def test_the_summary_has_the_longest_sequence_of_every_series(report: Report) -> None:
     assert [row[:3] for row in report.summary.rows] == [
-        ("t4", "naive", 8192), ("t4", "cutlass", 8192), ("a100-sxm-80gb", "naive", 8192),
-        ("a100-sxm-80gb", "cutlass", 8192), ("a100-sxm-80gb", "fa2", 8192),
-    ]  # fmt: skip
+        ("t4", "naive", 8192),
+        ("t4", "cutlass", 8192),
+        ("a100-sxm-80gb", "naive", 8192),
+        ("a100-sxm-80gb", "cutlass", 8192),
+        ("a100-sxm-80gb", "fa2", 8192),
+    ]
 
 
 # Every number from a command line
@@ -241,34 +244,48 @@ def test_every_row_names_command_lines_that_are_listed(report: Report, page: str
 def test_every_predict_line_gives_its_numbers(
     report: Report, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = {}
+    predictions_of = {}
     for name, line in report.commands.items():
         if name.startswith("P"):
             predictions = run_json(line, capsys)["predictions"]
             assert len(predictions) == 1
-            found[name] = predictions[0]
+            predictions_of[name] = predictions[0]
     checked = 0
     for figure_id, numbers in {
-        "traffic-l2": lambda d: {"l2_read_bytes": d["totals"]["l2"]["read"],
-                                 "l2_write_bytes": d["totals"]["l2"]["write"],
-                                 "l2_bytes": sum(d["totals"]["l2"].values())},
-        "traffic-hbm": lambda d: {"hbm_read_bytes": d["totals"]["hbm"]["read"],
-                                  "hbm_bytes": sum(d["totals"]["hbm"].values()),
-                                  "compulsory_bytes": sum(d["hbm_bounds"]["compulsory"].values()),
-                                  "no_l2_bytes": sum(d["hbm_bounds"]["no_l2"].values())},
-        "roofline-l2": lambda d: {"flops": d["flops"], "flops_per_s": d["flops"] / d["time_s"],
-                                  "flops_per_byte": d["flops"] / sum(d["totals"]["l2"].values())},
-        "roofline-hbm": lambda d: {"hbm_bytes": sum(d["totals"]["hbm"].values()),
-                                   "flops_per_byte": d["flops"] / (sum(d["totals"]["hbm"].values())
-                                                                   - sum(d["check_bits"].values()))},
-        "memory": lambda d: {"peak_bytes": d["memory_bytes"]["peak"],
-                             "workspace_bytes": d["memory_bytes"]["workspace"]},
-        "time": lambda d: {"time_s": d["time_s"], "bound_by": d["bound_by"],
-                           "time_specification_s": d["time"][1]["time_s"]},
-    }.items():  # fmt: skip
+        "traffic-l2": lambda d: {
+            "l2_read_bytes": d["totals"]["l2"]["read"],
+            "l2_write_bytes": d["totals"]["l2"]["write"],
+            "l2_bytes": sum(d["totals"]["l2"].values()),
+        },
+        "traffic-hbm": lambda d: {
+            "hbm_read_bytes": d["totals"]["hbm"]["read"],
+            "hbm_bytes": sum(d["totals"]["hbm"].values()),
+            "compulsory_bytes": sum(d["hbm_bounds"]["compulsory"].values()),
+            "no_l2_bytes": sum(d["hbm_bounds"]["no_l2"].values()),
+        },
+        "roofline-l2": lambda d: {
+            "flops": d["flops"],
+            "flops_per_s": d["flops"] / d["time_s"],
+            "flops_per_byte": d["flops"] / sum(d["totals"]["l2"].values()),
+        },
+        "roofline-hbm": lambda d: {
+            "hbm_bytes": sum(d["totals"]["hbm"].values()),
+            "flops_per_byte": d["flops"]
+            / (sum(d["totals"]["hbm"].values()) - sum(d["check_bits"].values())),
+        },
+        "memory": lambda d: {
+            "peak_bytes": d["memory_bytes"]["peak"],
+            "workspace_bytes": d["memory_bytes"]["workspace"],
+        },
+        "time": lambda d: {
+            "time_s": d["time_s"],
+            "bound_by": d["bound_by"],
+            "time_specification_s": d["time"][1]["time_s"],
+        },
+    }.items():
         table = report.figure(figure_id).table
         for row in table.rows:
-            data = found[str(row[table.index("commands")]).split()[0]]
+            data = predictions_of[str(row[table.index("commands")]).split()[0]]
             assert row[0] == data["profile"]
             assert row[1] == data["kernel"]["name"]
             assert row[2] == data["problem"]["seq_q"]
@@ -294,27 +311,28 @@ def test_tiles_are_those_that_the_tiles_line_prints(
         if cells["time_s"] is None:
             assert cells["rejected"]
             continue
-        found = printed[cells["commands"]][tuple(cells[k] for k in keys)]
-        assert found["time_s"] == cells["time_s"]
-        assert found["l2_read_bytes"] + found["l2_write_bytes"] == cells["l2_bytes"]
-        assert cells["times_fastest"] == found["time_s"] / min(
-            t["time_s"] for k, t in printed[cells["commands"]].items() if k[0] == "flash")  # fmt: skip
+        tile_row = printed[cells["commands"]][tuple(cells[k] for k in keys)]
+        assert tile_row["time_s"] == cells["time_s"]
+        assert tile_row["l2_read_bytes"] + tile_row["l2_write_bytes"] == cells["l2_bytes"]
+        assert cells["times_fastest"] == tile_row["time_s"] / min(
+            t["time_s"] for k, t in printed[cells["commands"]].items() if k[0] == "flash"
+        )
 
 
 def tiles_in(value: object) -> dict[tuple, dict]:
     """Every timed tile that a JSON holds, by kernel, tile, warps and stages."""
-    found: dict[tuple, dict] = {}
+    tiles_by_key: dict[tuple, dict] = {}
     if isinstance(value, dict):
         if "time_s" in value and "block_q" in value:
-            found[tuple(value[k] for k in ("kernel", "block_q", "block_k", "warps", "stages"))] = (
-                value
-            )
+            tiles_by_key[
+                tuple(value[k] for k in ("kernel", "block_q", "block_k", "warps", "stages"))
+            ] = value
         for part in value.values():
-            found |= tiles_in(part)
+            tiles_by_key |= tiles_in(part)
     elif isinstance(value, list):
         for part in value:
-            found |= tiles_in(part)
-    return found
+            tiles_by_key |= tiles_in(part)
+    return tiles_by_key
 
 
 def test_the_tile_map_has_every_size_and_marks_the_fastest(report: Report) -> None:
@@ -323,7 +341,8 @@ def test_the_tile_map_has_every_size_and_marks_the_fastest(report: Report) -> No
         heat, *_, best = panel.data
         rows = [r for r in figure.table.rows if r[0] == panel.title and r[1] == "flash"]
         assert len(rows) == len(heat["x"]) * len(heat["y"])
-        (row, column) = heat["y"].index(best["y"][0]), heat["x"].index(best["x"][0])
+        row = heat["y"].index(best["y"][0])
+        column = heat["x"].index(best["x"][0])
         assert (
             heat["z"][row][column]
             == 1.0
@@ -338,9 +357,9 @@ def test_ratios_are_those_of_the_lines_they_name(report: Report) -> None:
         table = report.figure(f"ratio-{level}").table
         assert len(table.rows) == 9  # cutlass on both GPUs, fa2 on the A100; 3 lengths
         for row in table.rows:
-            own, base = (points[name] for name in str(row[table.index("commands")]).split())
+            own_point, base = (points[name] for name in str(row[table.index("commands")]).split())
             assert base.kernel == "naive"
-            above, below = (base.l2, own.l2) if level == "l2" else (base.hbm, own.hbm)
+            above, below = (base.l2, own_point.l2) if level == "l2" else (base.hbm, own_point.hbm)
             assert row[table.index("ratio")] == above / below
 
 
@@ -371,12 +390,24 @@ def test_the_reports_own_line_makes_it_again(report: Report, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "values",
     [
-        {}, {"mask": "causal"}, {"mask": "window", "window": 0}, {"mask": "window", "window": 300, "offset": -7},
-        {"mask": "causal", "offset": 0}, {"seq_k": 777}, {"kv_heads": 2}, {"head_dim_v": 96}, {"batch": 3},
-        {"dtype": "bf16", "output": "fp32"}, {"dtype": "fp8"}, {"accumulate": "fp16"}, {"dropout": 0.125},
-        {"passes": "fwd+bwd"}, {"layout": "bshd"}, {"dtype": "fp8", "output": "fp16", "passes": "bwd"},
+        {},
+        {"mask": "causal"},
+        {"mask": "window", "window": 0},
+        {"mask": "window", "window": 300, "offset": -7},
+        {"mask": "causal", "offset": 0},
+        {"seq_k": 777},
+        {"kv_heads": 2},
+        {"head_dim_v": 96},
+        {"batch": 3},
+        {"dtype": "bf16", "output": "fp32"},
+        {"dtype": "fp8"},
+        {"accumulate": "fp16"},
+        {"dropout": 0.125},
+        {"passes": "fwd+bwd"},
+        {"layout": "bshd"},
+        {"dtype": "fp8", "output": "fp16", "passes": "bwd"},
     ],
-)  # fmt: skip
+)
 def test_problem_options_give_the_problem_back(values: dict) -> None:
     (problem,) = problems(1000, **values)
     args = build_parser().parse_args(
@@ -396,10 +427,10 @@ def test_a_profile_of_ones_own_is_named_by_its_path(
     mine.write_text(re.sub(r"(?m)^(sm_count = .*?)108", r"\g<1>54", text, count=1))
     request = CaseGrid.of(("a100", str(mine)), ("fa2",), problems(512))
     assert [g.label for g in request.gpus] == ["a100-sxm-80gb", str(mine)]
-    made = build(request)
-    assert len(made.points) == 2
-    for point in made.points:
-        data = run_json(made.commands[point.id], capsys)["predictions"][0]
+    report = build(request)
+    assert len(report.points) == 2
+    for point in report.points:
+        data = run_json(report.commands[point.id], capsys)["predictions"][0]
         assert data["time_s"] == point.time_s
 
 
@@ -407,13 +438,14 @@ def test_a_profile_of_ones_own_is_named_by_its_path(
 
 
 def test_with_bounds_alone_the_interval_is_drawn_and_nothing_is_estimated() -> None:
-    made = build(CaseGrid.of(("a100",), ("naive", "fa2"), problems(512, 1024), method="bounds"))
-    assert {"ratio-hbm", "roofline-hbm"}.isdisjoint(f.id for f in made.figures)
-    figure = made.figure("traffic-hbm")
+    report = build(CaseGrid.of(("a100",), ("naive", "fa2"), problems(512, 1024), method="bounds"))
+    assert {"ratio-hbm", "roofline-hbm"}.isdisjoint(f.id for f in report.figures)
+    figure = report.figure("traffic-hbm")
     assert [t["name"] for t in figure.panels[0].data] == ["compulsory", "with no L2", "with no L2"]
     assert all(row[figure.table.index("hbm_bytes")] is None for row in figure.table.rows)
     assert (
-        "| - |" not in render(made, "md").split("## Traffic between L2 and HBM")[1].split("## ")[0]
+        "| - |"
+        not in render(report, "md").split("## Traffic between L2 and HBM")[1].split("## ")[0]
     )
 
 
@@ -424,19 +456,22 @@ def test_command_lines_carry_the_method_and_l2s_start(capsys: pytest.CaptureFixt
     assert "--l2 warm --method bounds" in request.report_line()
 
 
-@pytest.mark.parametrize(("kernels", "title"), [
-    (("naive", "fa2"), "How many bytes does tiled attention save?"),
-    (("naive",), "How many bytes does naive move?"),
-    (("fa2",), "How many bytes does fa2 move?"),
-    (("fa2", "flash"), "How many bytes does fa2 or flash move?"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kernels", "title"),
+    [
+        (("naive", "fa2"), "How many bytes does tiled attention save?"),
+        (("naive",), "How many bytes does naive move?"),
+        (("fa2",), "How many bytes does fa2 move?"),
+        (("fa2", "flash"), "How many bytes does fa2 or flash move?"),
+    ],
+)
 def test_the_title_asks_what_is_compared(kernels: tuple[str, ...], title: str) -> None:
     assert build(CaseGrid.of(("a100",), kernels, problems(512))).title == title
 
 
 def test_without_a_naive_kernel_there_is_no_ratio() -> None:
-    made = build(CaseGrid.of(("a100",), ("fa2",), problems(512)))
-    assert not [f.id for f in made.figures if f.id.startswith("ratio")]
+    report = build(CaseGrid.of(("a100",), ("fa2",), problems(512)))
+    assert not [f.id for f in report.figures if f.id.startswith("ratio")]
 
 
 def test_both_passes_show_the_forward_passs_tiles_and_no_tile_is_stated() -> None:
@@ -468,9 +503,9 @@ def test_doubles_are_dropped_and_lengths_sorted() -> None:
 
 
 def test_sdpa_is_a_kernel_of_a_report() -> None:
-    made = build(CaseGrid.of(("t4", "a100"), ("sdpa",), problems(512)))
-    assert [p.prediction.kernel.name for p in made.points] == ["cutlass", "fa2"]
-    assert {p.kernel for p in made.points} == {"sdpa"}
+    report = build(CaseGrid.of(("t4", "a100"), ("sdpa",), problems(512)))
+    assert [p.prediction.kernel.name for p in report.points] == ["cutlass", "fa2"]
+    assert {p.kernel for p in report.points} == {"sdpa"}
 
 
 def test_frames_hold_the_table(report: Report) -> None:

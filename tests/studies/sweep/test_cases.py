@@ -49,12 +49,12 @@ def test_an_option_beside_a_column_of_the_file_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "rows.csv").write_text("seq_len,heads\n512,4\n")
-    asked = ["sweep", "--problems", str(tmp_path / "rows.csv"), "--method", "bounds"]
-    assert main([*asked, "--heads", "8"]) == 2
+    arguments = ["sweep", "--problems", str(tmp_path / "rows.csv"), "--method", "bounds"]
+    assert main([*arguments, "--heads", "8"]) == 2
     assert "--heads is given twice" in capsys.readouterr().err
-    assert main([*asked, "--head-dim", "64,128", "--format", "csv"]) == 0
-    found = list(csv.DictReader(capsys.readouterr().out.splitlines()))
-    assert {(row["heads"], row["head_dim"]) for row in found} == {("4", "64"), ("4", "128")}
+    assert main([*arguments, "--head-dim", "64,128", "--format", "csv"]) == 0
+    csv_rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert {(row["heads"], row["head_dim"]) for row in csv_rows} == {("4", "64"), ("4", "128")}
 
 
 def test_cells_of_a_file_may_be_empty_or_written_for_people(tmp_path: Path) -> None:
@@ -90,8 +90,14 @@ def test_a_prefix_lengthens_the_keys() -> None:
 
 
 def test_texts_are_lists_in_python_as_on_the_command_line(tmp_path: Path) -> None:
-    words = {"gpu": "a100,l4", "kernel": "naive, flash", "seq_len": "1k:4k:x2", "heads": "8,16", "dtype": "fp16,bf16",
-             "method": "bounds"}  # fmt: skip
+    words = {
+        "gpu": "a100,l4",
+        "kernel": "naive, flash",
+        "seq_len": "1k:4k:x2",
+        "heads": "8,16",
+        "dtype": "fp16,bf16",
+        "method": "bounds",
+    }
     out = tmp_path / "out.csv"
     options = [
         word
@@ -121,17 +127,28 @@ def test_texts_are_lists_in_python_as_on_the_command_line(tmp_path: Path) -> Non
 
 def test_windows_go_with_the_masks_that_take_one() -> None:
     frame = sweep(kernel="flash", mask=["causal", "window"], window=[64, 128], method="bounds")
-    assert [(m, None if pandas.isna(w) else int(w)) for m, w in zip(frame["mask"], frame.window, strict=True)] == [
-        ("causal", None), ("window", 64), ("window", 128)
-    ]  # fmt: skip
+    assert [
+        (m, None if pandas.isna(w) else int(w))
+        for m, w in zip(frame["mask"], frame.window, strict=True)
+    ] == [("causal", None), ("window", 64), ("window", 128)]
 
 
 def test_windows_to_the_right_are_swept() -> None:
     frame = sweep(kernel="flash", window_right=[0, 64, 128], seq_len=[512, 1024], method="capacity")
     assert set(frame["mask"]) == {"window"}
     for _, row in frame.iterrows():
-        numbers, _ = single({"kernel": "flash", "gpu": "a100", "heads": 32, "head_dim": 128, "seq_q": int(row.seq_q),
-                             "mask": "window", "window_right": int(row.window_right)}, "capacity")  # fmt: skip
+        numbers, _ = single(
+            {
+                "kernel": "flash",
+                "gpu": "a100",
+                "heads": 32,
+                "head_dim": 128,
+                "seq_q": int(row.seq_q),
+                "mask": "window",
+                "window_right": int(row.window_right),
+            },
+            "capacity",
+        )
         assert {name: row[name] for name in numbers} == numbers
     causal = sweep(kernel="flash", causal=True, window=64, method="bounds")
     assert list(causal.l2_read_bytes) == list(

@@ -31,19 +31,27 @@ def rows(rng: random.Random, kernel: str, number: int, alike: int) -> list[dict[
     def drawn() -> dict[str, Any]:
         mask = rng.choice(["none", "causal", "window"])
         return {
-            "gpu": rng.choice(["a100", "h100-sxm", "h200-sxm", "t4"]), "kernel": kernel,
+            "gpu": rng.choice(["a100", "h100-sxm", "h200-sxm", "t4"]),
+            "kernel": kernel,
             "batch": rng.choice([1, 2, 16]),
-            "heads": rng.choice([1, 6, 8]), "kv_heads": rng.choice([None, 1, 2]),
+            "heads": rng.choice([1, 6, 8]),
+            "kv_heads": rng.choice([None, 1, 2]),
             "seq_q": rng.choice([1, 512, rng.randint(1, 300), rng.randint(1, 9000)]),
-            "seq_k": rng.choice([None, None, rng.randint(1, 20000)]), "head_dim": rng.choice([64, 80, 128, 192, 256]),
-            "head_dim_v": rng.choice([None, None, None, 64]), "dtype": rng.choice(["bf16", "fp16", "fp16", "fp32"]),
-            "mask": mask, "window": rng.choice([0, 3, 100, 4000]) if mask == "window" else None,
+            "seq_k": rng.choice([None, None, rng.randint(1, 20000)]),
+            "head_dim": rng.choice([64, 80, 128, 192, 256]),
+            "head_dim_v": rng.choice([None, None, None, 64]),
+            "dtype": rng.choice(["bf16", "fp16", "fp16", "fp32"]),
+            "mask": mask,
+            "window": rng.choice([0, 3, 100, 4000]) if mask == "window" else None,
             "offset": rng.choice([None, None, -511, 3, 4000]) if mask != "none" else None,
-            "passes": rng.choice(["fwd", "fwd", "bwd", "fwd+bwd"]), "dropout": rng.choice([0.0, 0.0, 0.0, 0.1]),
+            "passes": rng.choice(["fwd", "fwd", "bwd", "fwd+bwd"]),
+            "dropout": rng.choice([0.0, 0.0, 0.0, 0.1]),
             "tile": rng.choice([None, None, (64, 64), (128, 32), (48, 80), (16, 16), (256, 256)]),
-            "bias": rng.choice(["none"] * 5 + ["full", "alibi"]), "page_size": rng.choice([None] * 8 + [64]),
-            "latent_kv": kernel in ("mla", "flashmla"), "layout": rng.choice(["bhsd", "bshd"]),
-        }  # fmt: skip
+            "bias": rng.choice(["none"] * 5 + ["full", "alibi"]),
+            "page_size": rng.choice([None] * 8 + [64]),
+            "latent_kv": kernel in ("mla", "flashmla"),
+            "layout": rng.choice(["bhsd", "bshd"]),
+        }
 
     shared = ("gpu", "dtype", "mask", "passes", "dropout", "bias", "page_size", "layout")
     drawn_rows = []
@@ -68,37 +76,44 @@ def test_closed_forms_are_single_predictions(kernel: str) -> None:
         0, len(drawn)
     )
     for method in ("bounds", "capacity"):
-        found = evaluate(part, method)
-        left = set(found.remaining.tolist())
+        counts = evaluate(part, method)
+        remaining = set(counts.remaining.tolist())
         for n in range(part.rows):
-            if n in left:
+            if n in remaining:
                 continue
             numbers, refused = single(part.case(n), method)
-            assert found.refused[n] == refused, part.case(n)
-            assert {name: int(found.columns[name][n]) for name in numbers} == numbers, part.case(n)
+            assert counts.refused[n] == refused, part.case(n)
+            assert {name: int(counts.columns[name][n]) for name in numbers} == numbers, part.case(n)
             assert all(
-                (found.columns[name][n] is not np.ma.masked) == (name in numbers)
+                (counts.columns[name][n] is not np.ma.masked) == (name in numbers)
                 for name in closed.FOUND
             ), part.case(n)
 
 
 @pytest.mark.parametrize("kernel", ["flash", "naive", "fa2", "fa3", "cudnn", "sdpa"])
 def test_usual_grids_have_closed_forms(kernel: str) -> None:
-    grid = {"gpu": ["h100"], "kernel": [kernel], "seq_q": list(range(256, 8192, 256)), "heads": [8, 16, 32],
-            "batch": [1, 4], "head_dim": [64, 128], "mask": ["none", "causal"]}  # fmt: skip
-    made = cases(grid)
-    found = evaluate(made.part(0, len(made)), "capacity")
-    assert found.remaining.size <= len(made) / 100  # too few like them
-    assert found.without_form == 0
-    assert all(reason is None for reason in found.refused)
+    grid = {
+        "gpu": ["h100"],
+        "kernel": [kernel],
+        "seq_q": list(range(256, 8192, 256)),
+        "heads": [8, 16, 32],
+        "batch": [1, 4],
+        "head_dim": [64, 128],
+        "mask": ["none", "causal"],
+    }
+    grid_cases = cases(grid)
+    counts = evaluate(grid_cases.part(0, len(grid_cases)), "capacity")
+    assert counts.remaining.size <= len(grid_cases) / 100  # too few like them
+    assert counts.without_form == 0
+    assert all(reason is None for reason in counts.refused)
     # Some of them, of either mask, against single predictions; the slow part has many drawn at random.
-    part = made.part(0, len(made))
+    part = grid_cases.part(0, len(grid_cases))
     for method in ("bounds", "capacity"):
-        found = evaluate(part, method)
-        for n in range(0, len(made), len(made) // 3):
+        counts = evaluate(part, method)
+        for n in range(0, len(grid_cases), len(grid_cases) // 3):
             numbers, _ = single(part.case(n), method)
-            assert {m: int(found.columns[m][n]) for m in numbers} == numbers, part.case(n)
-            known = {m for m in closed.FOUND if found.columns[m][n] is not np.ma.masked}
+            assert {m: int(counts.columns[m][n]) for m in numbers} == numbers, part.case(n)
+            known = {m for m in closed.FOUND if counts.columns[m][n] is not np.ma.masked}
             assert known == {*numbers}, part.case(n)
 
 
@@ -107,13 +122,22 @@ def test_what_has_no_closed_form_is_predicted_by_itself(capsys: pytest.CaptureFi
         kernel="flash", seq_len=[512, 1024], mask=["causal", "butterfly"], method="capacity"
     )
     for _, row in frame.iterrows():
-        numbers, _ = single({"heads": 32, "seq_q": int(row.seq_q), "head_dim": 128, "mask": row["mask"],
-                             "kernel": "flash", "gpu": "a100"}, "capacity")  # fmt: skip
+        numbers, _ = single(
+            {
+                "heads": 32,
+                "seq_q": int(row.seq_q),
+                "head_dim": 128,
+                "mask": row["mask"],
+                "kernel": "flash",
+                "gpu": "a100",
+            },
+            "capacity",
+        )
         assert {name: row[name] for name in numbers} == numbers
-    asked = (
+    command = (
         "sweep --kernel flash --seq-len 512 --mask causal,butterfly --method capacity --format csv"
     )
-    assert main(asked.split()) == 0
+    assert main(command.split()) == 0
     assert "1 of 2 rows have no closed form of --method capacity" in capsys.readouterr().err
 
 
@@ -132,9 +156,29 @@ def test_a_row_of_bytes_beyond_64_bits_is_refused() -> None:
 @pytest.mark.slow
 def test_a_million_closed_forms_take_seconds(tmp_path: Path) -> None:
     begin = time.process_time()
-    code = main(["sweep", "--gpu", "a100,h100", "--kernel", "flash,fa2,naive", "--seq-len", "64:16000:32", "--heads",
-                 "4,8,16,32,64", "--batch", "1,2,4,8,16,32,64", "--head-dim", "64,128", "--method", "bounds", "--jobs",
-                 "1", "--out", str(tmp_path / "out.csv")])  # fmt: skip
+    code = main(
+        [
+            "sweep",
+            "--gpu",
+            "a100,h100",
+            "--kernel",
+            "flash,fa2,naive",
+            "--seq-len",
+            "64:16000:32",
+            "--heads",
+            "4,8,16,32,64",
+            "--batch",
+            "1,2,4,8,16,32,64",
+            "--head-dim",
+            "64,128",
+            "--method",
+            "bounds",
+            "--jobs",
+            "1",
+            "--out",
+            str(tmp_path / "out.csv"),
+        ]
+    )
     took = time.process_time() - begin
     assert code == 0
     rows_there = (tmp_path / "out.csv").read_bytes().count(b"\n") - 1

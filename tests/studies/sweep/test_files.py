@@ -18,14 +18,14 @@ pytestmark = pytest.mark.usefixtures("replays_once")
 def test_a_grid_a_file_and_a_frame_give_the_same_rows(tmp_path: Path) -> None:
     grid = sweep(**GRID, method="capacity")
     assert len(grid) == 2 * 3 * 3 * 2
-    asked = grid[["gpu", "kernel", "heads", "kv_heads", "seq_q"]].rename(
+    frame = grid[["gpu", "kernel", "heads", "kv_heads", "seq_q"]].rename(
         columns={"seq_q": "--seq-len"}
     )
-    asked.to_csv(tmp_path / "asked.csv", index=False)
+    frame.to_csv(tmp_path / "asked.csv", index=False)
     from_file = sweep(tmp_path / "asked.csv", method="capacity")
     pandas.testing.assert_frame_equal(from_file, grid)
-    pandas.testing.assert_frame_equal(sweep(asked, method="capacity"), grid)
-    half = asked.drop(columns=["kernel"]).drop_duplicates()
+    pandas.testing.assert_frame_equal(sweep(frame, method="capacity"), grid)
+    half = frame.drop(columns=["kernel"]).drop_duplicates()
     crossed = sweep(half, kernel=["fa2", "flash", "naive"], method="capacity")
     order = ["gpu", "kernel", "heads", "seq_q"]
     pandas.testing.assert_frame_equal(

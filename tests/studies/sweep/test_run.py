@@ -40,8 +40,12 @@ def test_a_refusal_says_each_row_its_own_numbers() -> None:
     for _, row in refused.iterrows():
         side = int(row.tile.split("x")[0])
         with pytest.raises(InputError) as error:
-            predict(problem_of({"heads": 32, "seq_q": 4096, "head_dim": int(row.head_dim)}), "flash", "t4",
-                    overrides=settings_of({"tile": (side, side)}))  # fmt: skip
+            predict(
+                problem_of({"heads": 32, "seq_q": 4096, "head_dim": int(row.head_dim)}),
+                "flash",
+                "t4",
+                overrides=settings_of({"tile": (side, side)}),
+            )
         assert row.refused == str(error.value)
         assert pandas.isna(row.l2_read_bytes)
 
@@ -54,15 +58,15 @@ def test_replayed_rows_are_single_predictions() -> None:
         problem = problem_of(
             {"seq_q": int(row.seq_q), "heads": 2, "head_dim": 128, "mask": "causal"}
         )
-        one = predict(problem, row.kernel, "h100")
+        prediction = predict(problem, row.kernel, "h100")
         assert (row.hbm_read_bytes, row.hbm_write_bytes) == (
-            one.total("hbm", "read"),
-            one.total("hbm", "write"),
+            prediction.total("hbm", "read"),
+            prediction.total("hbm", "write"),
         )
         assert (row.time_s, row.method, row.bound_by) == (
-            one.time.total_s,
-            one.method,
-            one.time.bound_by,
+            prediction.time.total_s,
+            prediction.method,
+            prediction.time.bound_by,
         )
 
 
@@ -139,8 +143,8 @@ def test_a_killed_sweep_goes_on_where_it_was(
     with log_of(target).open("ab") as file:
         file.write(b"as a kill in the middle of a write")
     assert main(["sweep", *REPLAYS, "--out", str(target)]) == 0
-    told = capsys.readouterr().out
-    resumed = int(told.split("(")[1].split()[0].replace(",", ""))
+    out = capsys.readouterr().out
+    resumed = int(out.split("(")[1].split()[0].replace(",", ""))
     assert 2 < resumed < 64
     assert main(["sweep", *REPLAYS, "--out", str(whole), "--jobs", "2"][:-2]) == 0
     assert target.read_bytes() == whole.read_bytes()

@@ -116,13 +116,14 @@ class TestSpace:
         assert rejection(tile, problem(), load_profile("h100"), MatrixUnit(unit)) == expected
 
     def test_backward_warps_own_key_rows(self) -> None:
-        found = rejection(
+        reason = rejection(
             Tile(128, 32, 8), problem(passes="bwd"), load_profile("a100"), MatrixUnit.MMA_SYNC
         )
-        assert found == "block_k 32 gives 8 warps only 4 rows each: mma needs 16"
+        assert reason == "block_k 32 gives 8 warps only 4 rows each: mma needs 16"
 
     def test_larger_than_the_problem(self) -> None:
-        a100, small = load_profile("a100"), problem(seq_q=100, seq_k=40)
+        a100 = load_profile("a100")
+        small = problem(seq_q=100, seq_k=40)
         unit = MatrixUnit.MMA_SYNC
         assert rejection(Tile(256, 16, 4), small, a100, unit) == (
             "block_q 256 is larger than the problem: 128 covers its 100 query rows"
@@ -144,8 +145,8 @@ class TestSpace:
 class TestRejections:
     def test_shared_memory(self) -> None:
         # (128 + 2 x 2 x 96) rows x 128 x 2 bytes = 131,072
-        found = reason(estimated_on("l4"), Tile(128, 96, 8, 2))
-        assert found == "needs 131,072 bytes of shared memory, sm_89 allows 101,376"
+        reason_given = reason(estimated_on("l4"), Tile(128, 96, 8, 2))
+        assert reason_given == "needs 131,072 bytes of shared memory, sm_89 allows 101,376"
 
     def test_registers(self) -> None:
         # 128x96, head_dim 128, 4 warps: (128 x 96 + 128 x 128) / 128 + 56 = 280
@@ -169,8 +170,8 @@ class TestRejections:
         without = pick_tiles(problem(), "a100", library=False, replayed=0)
         clean = next(c for c in without.candidates if c.tile == Tile(64, 64, 4, 1))
         no_builds[key] = BuildReport(255, 49152, frame_of_stores(72))
-        found = pick_tiles(problem(), "a100", library=False, replayed=0)
-        spilling = next(c for c in found.candidates if c.tile == Tile(64, 64, 4, 1))
+        ranking = pick_tiles(problem(), "a100", library=False, replayed=0)
+        spilling = next(c for c in ranking.candidates if c.tile == Tile(64, 64, 4, 1))
         assert spilling.spilled_bytes == 36
         assert spilling.l2_write_bytes - clean.l2_write_bytes == 36 * 128 * 32 * 64 * 64
         assert spilling.time_s > clean.time_s
@@ -182,10 +183,17 @@ class TestRejections:
             255, 49152, frame_of_stores(72)
         )
         wide = Tile(128, 96, 4, 1)
-        found = pick_tiles(problem(), "a100", library=False, replayed=0, reports={
-            Tile(64, 64, 4, 1): BuildReport(160, 49152), wide: BuildReport(255, 81920, 60),
-        })  # fmt: skip
-        by_tile = {c.tile: c for c in found.candidates}
+        ranking = pick_tiles(
+            problem(),
+            "a100",
+            library=False,
+            replayed=0,
+            reports={
+                Tile(64, 64, 4, 1): BuildReport(160, 49152),
+                wide: BuildReport(255, 81920, 60),
+            },
+        )
+        by_tile = {c.tile: c for c in ranking.candidates}
         assert (
             by_tile[Tile(64, 64, 4, 1)].registers,
             by_tile[Tile(64, 64, 4, 1)].spilled_bytes,
@@ -195,41 +203,41 @@ class TestRejections:
         )  # by estimate it would need 280 registers and be left out
 
     def test_every_tile_is_ranked_or_estimated_once(self) -> None:
-        found = pick_tiles(problem(seq_q=200), "a10", library=False, replayed=0)
-        tiles = [c.tile for c in found.candidates] + [r.tile for r in found.rejected]
+        ranking = pick_tiles(problem(seq_q=200), "a10", library=False, replayed=0)
+        tiles = [c.tile for c in ranking.candidates] + [r.tile for r in ranking.rejected]
         assert sorted(map(repr, tiles)) == sorted(map(repr, tile_space()))
-        assert all(r.reason for r in found.rejected)
+        assert all(r.reason for r in ranking.rejected)
 
     def test_nothing_fits(self) -> None:
-        found = pick_tiles(problem(head_dim=4096, heads=1), "t4", library=False, replayed=0)
-        assert not found.candidates
+        ranking = pick_tiles(problem(head_dim=4096, heads=1), "t4", library=False, replayed=0)
+        assert not ranking.candidates
         with pytest.raises(InputError, match=r"no tile fits: for the first, .* \(t4\)"):
-            _ = found.best
+            _ = ranking.best
 
 
 class TestRanking:
     def test_fastest_first(self) -> None:
-        found = pick_tiles(problem(mask="causal"), "a100")
-        times = [c.time_s for c in found.candidates]
+        ranking = pick_tiles(problem(mask="causal"), "a100")
+        times = [c.time_s for c in ranking.candidates]
         assert times == sorted(times)
-        assert found.best is next(c for c in found.ties if not c.spilled_bytes)
-        assert [c.time_s for c in found.library] == sorted(c.time_s for c in found.library)
+        assert ranking.best is next(c for c in ranking.ties if not c.spilled_bytes)
+        assert [c.time_s for c in ranking.library] == sorted(c.time_s for c in ranking.library)
 
     def test_tiles_within_the_error_tie_and_a_spilling_one_does_not_win(self) -> None:
-        found = pick_tiles(problem(), "a100", library=False, replayed=0)
-        first = found.candidates[0]
+        ranking = pick_tiles(problem(), "a100", library=False, replayed=0)
+        first = ranking.candidates[0]
 
         def timed(seconds: float, spilled: int = 0) -> TileCandidate:
             return replace(first, time_s=seconds, spilled_bytes=spilled)
 
         # 1.04 is within 5 % of 1.0, 1.06 is not; the winner by 2 % spills, so the next is named.
         near, far = timed(1.04e-3), timed(1.06e-3)
-        tied = replace(found, candidates=(timed(1e-3, 8), timed(1.02e-3), near, far))
+        tied = replace(ranking, candidates=(timed(1e-3, 8), timed(1.02e-3), near, far))
         assert tied.ties == tied.candidates[:3]
         assert tied.best is tied.candidates[1]
         assert "ties with 2 others of 4 tiles that fit: 1.02 ms" in tiles_answer([tied])
         # Beyond the error a tile that spills is the fastest all the same.
-        alone = replace(found, candidates=(timed(1e-3, 8), far))
+        alone = replace(ranking, candidates=(timed(1e-3, 8), far))
         assert alone.best is alone.candidates[0]
         assert "is fastest of 2 tiles that fit: 1 ms" in tiles_answer([alone])
 
@@ -239,14 +247,16 @@ class TestRanking:
         self, kernel: str, gpu: str, passes: str
     ) -> None:
         call = problem(passes=passes)
-        found = pick_tiles(call, gpu, kernel=kernel)
-        (own,) = found.library
+        ranking = pick_tiles(call, gpu, kernel=kernel)
+        (own_tile,) = ranking.library
         alone = predict(call, kernel, gpu)
-        assert own.time_s == alone.time_s
-        assert own in found.candidates
-        assert {c.kernel for c in found.candidates} == {alone.kernel.name}
+        assert own_tile.time_s == alone.time_s
+        assert own_tile in ranking.candidates
+        assert {c.kernel for c in ranking.candidates} == {alone.kernel.name}
         # Another tile is the kernel with that tile by hand.
-        other = next(c for c in found.candidates if c.tile != own.tile and c.method == "replay")
+        other = next(
+            c for c in ranking.candidates if c.tile != own_tile.tile and c.method == "replay"
+        )
         over = Overrides(
             tile=(other.tile.block_q, other.tile.block_k),
             warps=other.tile.warps,
@@ -255,8 +265,8 @@ class TestRanking:
         assert predict(call, kernel, gpu, overrides=over).time_s == other.time_s
 
     def test_a_candidate_is_what_predict_says(self) -> None:
-        found = pick_tiles(problem(mask="causal", kv_heads=8), "a100", library=False)
-        for c in (found.candidates[0], found.candidates[-1]):
+        ranking = pick_tiles(problem(mask="causal", kv_heads=8), "a100", library=False)
+        for c in (ranking.candidates[0], ranking.candidates[-1]):
             p = predict(
                 problem(mask="causal", kv_heads=8),
                 Kernel("flash", "flash", c.tile),
@@ -277,8 +287,8 @@ class TestRanking:
         self, no_builds: dict[object, BuildReport]
     ) -> None:
         no_builds["flash_fwd", 80, 128, 128, 64, 8, 2, "fp16", True] = BuildReport(128, 98432)
-        found = pick_tiles(problem(mask="causal"), "a100", library=False, replayed=0)
-        c = next(c for c in found.candidates if c.tile == Tile(128, 64, 8, 2))
+        ranking = pick_tiles(problem(mask="causal"), "a100", library=False, replayed=0)
+        c = next(c for c in ranking.candidates if c.tile == Tile(128, 64, 8, 2))
         # one CTA: 98,432 + 1,024 bytes of 167,936; registers 128 x 256 threads would allow two
         assert (c.registers, c.registers_source, c.shared_memory_bytes, c.ctas_per_sm) == (
             128,
@@ -286,7 +296,7 @@ class TestRanking:
             98432,
             1,
         )
-        other = next(c for c in found.candidates if c.tile == Tile(128, 64, 8, 1))
+        other = next(c for c in ranking.candidates if c.tile == Tile(128, 64, 8, 1))
         assert (other.registers, other.registers_source) == (
             (128 * 64 + 128 * 128) // 256 + 56,
             "estimated",
@@ -348,35 +358,42 @@ class TestRanking:
         assert names["h100"] - names["a100"] >= {"fa3", "cudnn"}
 
     def test_library_tiles_are_the_librarys_own(self) -> None:
-        found = {c.kernel: c.tile for c in pick_tiles(problem(mask="causal"), "l4").library}
-        assert found["fa2"] == Tile(64, 64, 4, 1)  # FlashAttention-2 on sm_89, causal, head_dim 128
+        library_tiles = {c.kernel: c.tile for c in pick_tiles(problem(mask="causal"), "l4").library}
+        assert library_tiles["fa2"] == Tile(
+            64, 64, 4, 1
+        )  # FlashAttention-2 on sm_89, causal, head_dim 128
 
     @pytest.mark.slow
     def test_backward(self) -> None:
         # Q 128 x 64 twice, dO, K, V once, P and dS 128 x 128, two bytes each: FlashAttention-2's 147,456
-        asked = problem(head_dim=64, passes="bwd")
-        assert backward_shared_bytes(asked, Tile(128, 128, 8, 2)) == 147456
-        found = pick_tiles(asked, "a100")
-        assert found.best.shared_memory_bytes == backward_shared_bytes(asked, found.best.tile)
-        assert "needs 147,456 bytes of shared memory, sm_86 allows 101,376" in reason(
-            pick_tiles(asked, "a10", library=False, replayed=0), Tile(128, 128, 8, 2)
+        attention = problem(head_dim=64, passes="bwd")
+        assert backward_shared_bytes(attention, Tile(128, 128, 8, 2)) == 147456
+        ranking = pick_tiles(attention, "a100")
+        assert ranking.best.shared_memory_bytes == backward_shared_bytes(
+            attention, ranking.best.tile
         )
-        fa2 = next(c for c in found.library if c.kernel == "fa2")
+        assert "needs 147,456 bytes of shared memory, sm_86 allows 101,376" in reason(
+            pick_tiles(attention, "a10", library=False, replayed=0), Tile(128, 128, 8, 2)
+        )
+        fa2 = next(c for c in ranking.library if c.kernel == "fa2")
         assert (fa2.tile.block_q, fa2.tile.block_k, fa2.shared_memory_bytes) == (128, 128, 147456)
 
     @settings(max_examples=examples(12), deadline=None)
     @given(
-        st.sampled_from(sorted(list_profiles())), st.integers(1, 3000), st.sampled_from([40, 64, 80, 128, 256]),
-        st.sampled_from(["none", "causal"]), st.sampled_from(["fwd", "bwd"]),
-    )  # fmt: skip
+        st.sampled_from(sorted(list_profiles())),
+        st.integers(1, 3000),
+        st.sampled_from([40, 64, 80, 128, 256]),
+        st.sampled_from(["none", "causal"]),
+        st.sampled_from(["fwd", "bwd"]),
+    )
     def test_any_gpu_and_problem(
         self, gpu: str, seq: int, head_dim: int, mask: str, passes: str
     ) -> None:
-        asked = problem(seq_q=seq, head_dim=head_dim, mask=mask, passes=passes)
-        found = pick_tiles(asked, gpu, library=False, replayed=0)
+        attention = problem(seq_q=seq, head_dim=head_dim, mask=mask, passes=passes)
+        ranking = pick_tiles(attention, gpu, library=False, replayed=0)
         profile = load_profile(gpu)
-        assert len(found.candidates) + len(found.rejected) == 576
-        for c in found.candidates:
+        assert len(ranking.candidates) + len(ranking.rejected) == 576
+        for c in ranking.candidates:
             assert c.time_s > 0
             assert c.ctas_per_sm >= 1
             assert c.registers <= (512 if profile.is_amd else 255)
@@ -390,15 +407,29 @@ class TestRanking:
     ("call", "message"),
     [
         (lambda: pick_tiles(problem(passes="fwd+bwd")), r"passes fwd\+bwd: .*accepted: fwd, bwd"),
-        (lambda: pick_tiles(problem(), matrix_unit="wmma"), r"matrix_unit 'wmma' is not known; accepted: mma\.sync"),
-        (lambda: pick_tiles(problem(), "a100", matrix_unit="wgmma"), r"wgmma: needs cc 9\.0; a100.* has cc 8\.0"),
-        (lambda: pick_tiles(problem(), "b200", matrix_unit="wgmma"), r"wgmma: needs cc 9\.0; b200.* has cc 10\.0"),
-        (lambda: pick_tiles(problem(dtype="fp8"), "a100"),
-         r"dtype fp8: .* from cc 8\.9; a100.* has cc 8\.0; accepted there: fp32, tf32, fp16, bf16$"),
-        (lambda: pick_tiles(problem(), kernel="fa2", matrix_unit="wgmma"), r"matrix_unit wgmma contradicts kernel fa2"),
+        (
+            lambda: pick_tiles(problem(), matrix_unit="wmma"),
+            r"matrix_unit 'wmma' is not known; accepted: mma\.sync",
+        ),
+        (
+            lambda: pick_tiles(problem(), "a100", matrix_unit="wgmma"),
+            r"wgmma: needs cc 9\.0; a100.* has cc 8\.0",
+        ),
+        (
+            lambda: pick_tiles(problem(), "b200", matrix_unit="wgmma"),
+            r"wgmma: needs cc 9\.0; b200.* has cc 10\.0",
+        ),
+        (
+            lambda: pick_tiles(problem(dtype="fp8"), "a100"),
+            r"dtype fp8: .* from cc 8\.9; a100.* has cc 8\.0; accepted there: fp32, tf32, fp16, bf16$",
+        ),
+        (
+            lambda: pick_tiles(problem(), kernel="fa2", matrix_unit="wgmma"),
+            r"matrix_unit wgmma contradicts kernel fa2",
+        ),
         (lambda: pick_tiles(problem(), "a1000000"), "GPU 'a1000000' is not known"),
     ],
-)  # fmt: skip
+)
 def test_bad_input(call: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()
@@ -443,10 +474,11 @@ class TestResourceTable:
         self, no_builds: dict[object, BuildReport]
     ) -> None:
         no_builds["flash_fwd", 80, 128, 64, 64, 4, 1, "bf16", False] = BuildReport(150, 49280)
-        a100, tile = load_profile("a100"), Tile(64, 64, 4, 1)
-        found = build_report(problem(), tile, a100)
-        assert found is not None
-        assert found.registers == 150
+        a100 = load_profile("a100")
+        tile = Tile(64, 64, 4, 1)
+        report = build_report(problem(), tile, a100)
+        assert report is not None
+        assert report.registers == 150
         assert build_report(problem(mask="causal"), tile, a100) is None
         assert build_report(problem(mask="window", window=64), tile, a100) is None
         assert build_report(problem(head_dim_v=64), tile, a100) is None
@@ -500,11 +532,20 @@ class TestCommand:
 
     @pytest.mark.parametrize(
         ("args", "message"),
-        [(["--kernel", "naive"], "--kernel naive: it has no tiles to choose; accepted: kernels of algorithm flash"),
-         (["--kernel", "fa2", "--compile", "2"], "--compile 2 contradicts --kernel fa2; accepted: one of them"),
-         (["--top", "0"], "--top 0 is out of range"), (["--pass", "fwd+bwd"], "one pass at a time"),
-         (["--gpu", "l4", "--matrix-unit", "wgmma"], "needs cc 9.0")],
-    )  # fmt: skip
+        [
+            (
+                ["--kernel", "naive"],
+                "--kernel naive: it has no tiles to choose; accepted: kernels of algorithm flash",
+            ),
+            (
+                ["--kernel", "fa2", "--compile", "2"],
+                "--compile 2 contradicts --kernel fa2; accepted: one of them",
+            ),
+            (["--top", "0"], "--top 0 is out of range"),
+            (["--pass", "fwd+bwd"], "one pass at a time"),
+            (["--gpu", "l4", "--matrix-unit", "wgmma"], "needs cc 9.0"),
+        ],
+    )
     def test_bad_input(
         self, capsys: pytest.CaptureFixture[str], args: list[str], message: str
     ) -> None:

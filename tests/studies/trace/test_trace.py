@@ -63,8 +63,14 @@ def long_cudnn() -> TraceResult:
     return trace(predicted("cudnn", 65536, heads=8, head_dim=128))
 
 
-CASES = [("fa2", {}), ("cudnn", {}), ("naive", {"seq_q": 2048}), ("cutlass", {"passes": "bwd"}),
-         ("fa2", {"seq_q": 1, "seq_k": 8192, "mask": "none"}), ("fa1", {"mask": "none"})]  # fmt: skip
+CASES = [
+    ("fa2", {}),
+    ("cudnn", {}),
+    ("naive", {"seq_q": 2048}),
+    ("cutlass", {"passes": "bwd"}),
+    ("fa2", {"seq_q": 1, "seq_k": 8192, "mask": "none"}),
+    ("fa1", {"mask": "none"}),
+]
 
 
 @pytest.mark.parametrize(("kernel", "more"), CASES)
@@ -116,7 +122,8 @@ def test_reuse_distances_foretell_the_misses(
 
 
 def test_drift_tells_the_two_kernels_apart(long_fa2: TraceResult, long_cudnn: TraceResult) -> None:
-    fa2, cudnn = long_fa2.launches[0], long_cudnn.launches[0]
+    fa2 = long_fa2.launches[0]
+    cudnn = long_cudnn.launches[0]
     assert fa2.shared_tensors == cudnn.shared_tensors == ("K", "V")
     assert fa2.bytes_per_index == 64 * 128 * 2 * 2  # block_k x head_dim x bf16 x (K and V)
     assert fa2.share_above(long_fa2.partition_bytes) > 0.5
@@ -138,12 +145,12 @@ def test_ctas_that_walk_quantised_keys_walk_keys() -> None:
 
 
 def test_every_cta_ran_once_within_the_launch(long_fa2: TraceResult) -> None:
-    one = long_fa2.launches[0]
-    c = one.ctas
+    launch = long_fa2.launches[0]
+    c = launch.ctas
     assert c.tiles == 8 * 512  # heads x 65536 / 128
     assert (c.start_ps < c.end_ps).all()
-    assert c.start_ps.min() >= one.begin_ps
-    assert c.end_ps.max() == one.end_ps
+    assert c.start_ps.min() >= launch.begin_ps
+    assert c.end_ps.max() == launch.end_ps
     assert set(c.sm.tolist()) == set(range(132))
     assert c.slot.max() == 1  # two CTAs an SM
     assert len({(h, b) for h, b in zip(c.head.tolist(), c.block.tolist(), strict=True)}) == c.tiles
@@ -151,8 +158,18 @@ def test_every_cta_ran_once_within_the_launch(long_fa2: TraceResult) -> None:
 
 def test_position_walks_the_loop_both_ways() -> None:
     i32, i64 = (np.array([0, 0], dtype=t) for t in (np.int32, np.int64))
-    c = CtaTable(i32, i32, i32, i32, i64, np.array([100, 100]), i64, np.array([3, 3], dtype=np.int32),
-                 np.array([10, 10], dtype=np.int32), np.array([0, 1], dtype=np.uint8))  # fmt: skip
+    c = CtaTable(
+        i32,
+        i32,
+        i32,
+        i32,
+        i64,
+        np.array([100, 100]),
+        i64,
+        np.array([3, 3], dtype=np.int32),
+        np.array([10, 10], dtype=np.int32),
+        np.array([0, 1], dtype=np.uint8),
+    )
     both = np.array([0, 1])
     assert c.position(both, 0).tolist() == [3, 12]
     assert c.position(both, 55).tolist() == [3 + 5, 12 - 5]
@@ -171,7 +188,7 @@ def test_chrome_rows_are_in_order_and_do_not_overlap(kernel: str, more: dict[str
     for e in events(value, "X"):
         rows.setdefault((e["pid"], e["tid"]), []).append((e["ts"], e["dur"]))
     assert sum(len(v) for (pid, _), v in rows.items() if pid == 1) == sum(
-        one.ctas.tiles for one in t.launches
+        launch.ctas.tiles for launch in t.launches
     )
     for row in rows.values():
         assert all(dur >= 0 for _, dur in row)
@@ -202,25 +219,31 @@ def test_chrome_counters_hold_the_misses(long_cudnn: TraceResult) -> None:
 
 def test_chrome_leaves_out_whole_sms_and_says_so(long_fa2: TraceResult) -> None:
     value = chrome(long_fa2, max_events=1000)
-    shown = [e for e in events(value, "X") if e["pid"] == 1]
+    slices = [e for e in events(value, "X") if e["pid"] == 1]
     c = long_fa2.launches[0].ctas
-    assert len(shown) == int((c.sm % 5 == 0).sum()) <= 1000  # 4,096 tiles / 1,000, rounded up, is 5
+    assert (
+        len(slices) == int((c.sm % 5 == 0).sum()) <= 1000
+    )  # 4,096 tiles / 1,000, rounded up, is 5
     assert "every 5th SM" in value["otherData"]["note"]
     assert "note" not in chrome(long_fa2)["otherData"]
 
 
 def test_one_launch_of_a_chain() -> None:
     p = predicted("naive", 2048)
-    whole, one = trace(p), trace(p, launch="softmax")
-    assert [n.name for n in one.launches] == ["softmax"]
-    assert one.replay == whole.replay
-    c = one.launches[0].ctas
+    whole = trace(p)
+    single_launch = trace(p, launch="softmax")
+    assert [n.name for n in single_launch.launches] == ["softmax"]
+    assert single_launch.replay == whole.replay
+    c = single_launch.launches[0].ctas
     assert c.start_ps.tolist() == whole.launch("softmax").ctas.start_ps.tolist()
-    softmax = sum(int(r.bytes) for r in p.traffic if (r.level, r.launch, r.direction) == ("hbm", "softmax", "read")
-                  and r.tensor != "code")  # fmt: skip
-    assert sum(one.misses().values()) == softmax
+    softmax = sum(
+        int(r.bytes)
+        for r in p.traffic
+        if (r.level, r.launch, r.direction) == ("hbm", "softmax", "read") and r.tensor != "code"
+    )
+    assert sum(single_launch.misses().values()) == softmax
     with pytest.raises(KeyError):
-        one.launch("values")
+        single_launch.launch("values")
 
 
 def test_rows_and_json(long_cudnn: TraceResult) -> None:
@@ -262,15 +285,15 @@ def test_command_writes_every_format(tmp_path: Path, capsys: pytest.CaptureFixtu
         "drift",
         "reuse",
     ]
-    made = tmp_path / "t.json"
+    file = tmp_path / "t.json"
     capsys.readouterr()
-    assert main(["trace", *SMALL.split(), "--format", "chrome", "--out", str(made)]) == 0
-    told = capsys.readouterr().err.splitlines()
-    assert told == [
-        f"iosim: wrote {made}: {made.stat().st_size:,} bytes",
-        f"iosim: open {made} in https://ui.perfetto.dev (or chrome://tracing)",
+    assert main(["trace", *SMALL.split(), "--format", "chrome", "--out", str(file)]) == 0
+    messages = capsys.readouterr().err.splitlines()
+    assert messages == [
+        f"iosim: wrote {file}: {file.stat().st_size:,} bytes",
+        f"iosim: open {file} in https://ui.perfetto.dev (or chrome://tracing)",
     ]
-    assert checked(made.read_text())["traceEvents"]
+    assert checked(file.read_text())["traceEvents"]
 
 
 @pytest.mark.parametrize(
@@ -331,9 +354,9 @@ def test_what_an_l2_lacks_comes_from_the_memory_side_cache_where_there_is_one(
         )
         == 0
     )
-    told = capsys.readouterr().out
-    assert f"{bytes_text(p.total('side', 'read'))} from the memory-side cache" in told
-    assert "missed, read from the memory-side cache" in told
+    out = capsys.readouterr().out
+    assert f"{bytes_text(p.total('side', 'read'))} from the memory-side cache" in out
+    assert "missed, read from the memory-side cache" in out
 
 
 def test_rows_of_a_reuse_histogram_by_hand() -> None:
@@ -355,5 +378,7 @@ def test_rows_of_a_reuse_histogram_by_hand() -> None:
     assert rows_of(np.where(loads > 20, 0, loads), 0) == expected[:7]
     assert rows_of(np.where(loads == 3, 0, 0 * loads), 0) == expected[:1]
     assert rows_of(np.where(loads == 4, 4, 0), 0)[1:] == [
-        (0, 1000, "reuse", 0), (1000, 2000, "reuse", 0), (2000, 4000, "reuse", 4),
-    ]  # fmt: skip
+        (0, 1000, "reuse", 0),
+        (1000, 2000, "reuse", 0),
+        (2000, 4000, "reuse", 4),
+    ]

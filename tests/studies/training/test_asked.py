@@ -12,20 +12,29 @@ from iosim.studies.requests import TrainRequest
 from iosim.studies.training.asked import asked_for, usual_precision
 from iosim.studies.training.model import Decoder, Setup
 
-MODEL = {"heads": 10, "kv_heads": 5, "width": 640, "layers": 7, "mlp_width": 1000, "gated": True, "vocabulary": 99,
-         "linear_bias": False, "causal": False}  # fmt: skip
+MODEL = {
+    "heads": 10,
+    "kv_heads": 5,
+    "width": 640,
+    "layers": 7,
+    "mlp_width": 1000,
+    "gated": True,
+    "vocabulary": 99,
+    "linear_bias": False,
+    "causal": False,
+}
 
 
-def request(gpu: str = "a100", **asked: Any) -> TrainRequest:
-    return TrainRequest(gpu=gpu, **asked)
+def request(gpu: str = "a100", **options: Any) -> TrainRequest:
+    return TrainRequest(gpu=gpu, **options)
 
 
-def decoder(**asked: Any) -> Decoder:
-    return asked_for(request(**asked))[0]
+def decoder(**options: Any) -> Decoder:
+    return asked_for(request(**options))[0]
 
 
-def setup(**asked: Any) -> Setup:
-    return asked_for(request(**asked))[1]
+def setup(**options: Any) -> Setup:
+    return asked_for(request(**options))[1]
 
 
 def test_nothing_said_is_the_usual() -> None:

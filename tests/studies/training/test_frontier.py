@@ -41,8 +41,8 @@ def test_recorded_times_of_an_h200() -> None:
 
 @FEW
 @given(trained())
-def test_recomputation_saves_memory_and_costs_time(one: tuple[Decoder, Setup]) -> None:
-    model, setup = one
+def test_recomputation_saves_memory_and_costs_time(step: tuple[Decoder, Setup]) -> None:
+    model, setup = step
     some = {r: replace(setup, recompute=r, backend="cuda") for r in ("none", "full", "attention")}
     if setup.seq_len > 1:
         assert saved_bytes(plan(model, some["full"])) <= saved_bytes(plan(model, some["none"]))
@@ -59,16 +59,14 @@ def test_recomputation_saves_memory_and_costs_time(one: tuple[Decoder, Setup]) -
 
 def test_frontier_and_longest_sequence_agree() -> None:
     gpu = load_profile("l4")
-    model, setup = (
-        Decoder(layers=24, width=2048, heads=32, vocabulary=0),
-        Setup(precision="bf16", optimizer="none"),
-    )
-    found = frontier(model, setup, gpu, "width", (1024, 2048), (2048, 8192, 16384))
-    assert found.longest[1] == longest_sequence(model, setup, found.capacity_bytes)
-    for row, longest in enumerate(found.longest):
-        assert [found.fits(row, c) for c in range(3)] == [n <= longest for n in found.seq_lens]
+    model = Decoder(layers=24, width=2048, heads=32, vocabulary=0)
+    setup = Setup(precision="bf16", optimizer="none")
+    points = frontier(model, setup, gpu, "width", (1024, 2048), (2048, 8192, 16384))
+    assert points.longest[1] == longest_sequence(model, setup, points.capacity_bytes)
+    for row, longest in enumerate(points.longest):
+        assert [points.fits(row, c) for c in range(3)] == [n <= longest for n in points.seq_lens]
     less = frontier(model, setup, gpu, "width", (2048,), (2048,), reserve_bytes=10**9)
-    assert less.longest[0] < found.longest[1]
+    assert less.longest[0] < points.longest[1]
 
 
 def test_nothing_fits() -> None:

@@ -36,23 +36,35 @@ def decoders(draw: st.DrawFn, norms: tuple[str, ...] = ("layer", "rms", "none"))
     kv_heads = draw(st.integers(1, 3))
     heads = kv_heads * draw(st.integers(1, 3))
     return Decoder(
-        layers=draw(st.integers(1, 3)), width=heads * draw(st.sampled_from([4, 8, 12])), heads=heads,
-        kv_heads=kv_heads, mlp_width=draw(st.sampled_from([0, 24, 40])), gated=draw(st.booleans()),
-        activation=draw(st.sampled_from(["gelu", "silu", "relu"])), vocabulary=draw(st.sampled_from([0, 17, 50])),
-        tied=draw(st.booleans()), norm=draw(st.sampled_from(norms)),
-        positions=draw(st.sampled_from(["learned", "none"])), bias=draw(st.booleans()),
-    )  # fmt: skip
+        layers=draw(st.integers(1, 3)),
+        width=heads * draw(st.sampled_from([4, 8, 12])),
+        heads=heads,
+        kv_heads=kv_heads,
+        mlp_width=draw(st.sampled_from([0, 24, 40])),
+        gated=draw(st.booleans()),
+        activation=draw(st.sampled_from(["gelu", "silu", "relu"])),
+        vocabulary=draw(st.sampled_from([0, 17, 50])),
+        tied=draw(st.booleans()),
+        norm=draw(st.sampled_from(norms)),
+        positions=draw(st.sampled_from(["learned", "none"])),
+        bias=draw(st.booleans()),
+    )
 
 
 @st.composite
 def setups(draw: st.DrawFn, rank: int = 0) -> Setup:
     return Setup(
-        lora_rank=rank, lora_on=",".join(draw(st.sampled_from([("q", "v"), ("q", "k", "v", "out"), ("v", "out")]))),
-        batch=draw(st.integers(1, 3)), seq_len=draw(st.sampled_from([2, 7, 16, 33])),
-        attention=draw(st.sampled_from(["naive", "flash"])), causal=draw(st.booleans()),
+        lora_rank=rank,
+        lora_on=",".join(draw(st.sampled_from([("q", "v"), ("q", "k", "v", "out"), ("v", "out")]))),
+        batch=draw(st.integers(1, 3)),
+        seq_len=draw(st.sampled_from([2, 7, 16, 33])),
+        attention=draw(st.sampled_from(["naive", "flash"])),
+        causal=draw(st.booleans()),
         precision=draw(st.sampled_from(["fp32", "bf16", "amp-bf16"])),
-        recompute=draw(st.sampled_from(["none", "full", "attention"])), optimizer="none", backend="cpu",
-    )  # fmt: skip
+        recompute=draw(st.sampled_from(["none", "full", "attention"])),
+        optimizer="none",
+        backend="cpu",
+    )
 
 
 def timeline(model: Decoder, setup: Setup) -> Timeline:
@@ -89,8 +101,9 @@ def peaks_are_equal(model: Decoder, setup: Setup) -> None:
         step.backward(result)
     base = held_bytes(line)
     assert {p: b - base for p, b in line.phase_peaks().items() if p != "step"} == {
-        "forward": forward, "backward": meter.peak,
-    }  # fmt: skip
+        "forward": forward,
+        "backward": meter.peak,
+    }
 
 
 @FEW
@@ -114,9 +127,13 @@ def test_live_bytes_under_lora_are_pytorchs(model: Decoder, setup: Setup) -> Non
 def test_adapters_of_an_mlp_are_pytorchs(precision: str) -> None:
     model = Decoder(layers=2, width=16, heads=2, vocabulary=20, mlp_width=24, gated=True)
     setup = Setup(
-        seq_len=8, precision=precision, optimizer="none", backend="cpu", lora_rank=4,
+        seq_len=8,
+        precision=precision,
+        optimizer="none",
+        backend="cpu",
+        lora_rank=4,
         lora_on="q,v,gate,up,down",
-    )  # fmt: skip
+    )
     assert sorted(s.bytes for s in predicted_storages(plan(model, setup))) == saved_storages(
         Step(model, setup)
     )
@@ -125,7 +142,7 @@ def test_adapters_of_an_mlp_are_pytorchs(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize(
-    ("name", "step", "made"),
+    ("name", "step", "factory"),
     [
         ("adamw", "foreach", lambda p: torch.optim.AdamW(p, foreach=True)),
         ("adamw", "loop", lambda p: torch.optim.AdamW(p, foreach=False)),
@@ -135,15 +152,16 @@ def test_adapters_of_an_mlp_are_pytorchs(precision: str) -> None:
     ],
 )
 def test_optimizer_states_and_temporaries_are_pytorchs(
-    precision: str, name: str, step: str, made: Callable[..., torch.optim.Optimizer]
+    precision: str, name: str, step: str, factory: Callable[..., torch.optim.Optimizer]
 ) -> None:
     model = Decoder(layers=2, width=16, heads=2, vocabulary=20)
     setup = Setup(seq_len=8, precision=precision, optimizer=name, step=step, backend="cpu")
     run = Step(model, setup)
-    optimizer = made(list(run.network.parameters()))
+    optimizer = factory(list(run.network.parameters()))
     run.backward(run.forward())
     optimizer.step()  # makes the states
-    graph, size = plan(model, setup), setup.number.parameter_bytes
+    graph = plan(model, setup)
+    size = setup.number.parameter_bytes
     states = [
         v for s in optimizer.state.values() for k, v in s.items() if k != "step" and v is not None
     ]
@@ -167,7 +185,9 @@ def test_flash_and_eager_differ_by_the_scores() -> None:
             seq_len=16, attention=attention, precision="fp32", optimizer="none", backend="cpu"
         )
         sizes[attention] = saved_storages(Step(model, setup))
-    u, scores = 16 * 32 * 4, 4 * 16 * 16 * 4  # one N x d tensor, one N x N tensor of all heads
+    # one N x d tensor, one N x N tensor of all heads
+    u = 16 * 32 * 4
+    scores = 4 * 16 * 16 * 4
     assert sizes["naive"] == sorted(
         [u, 3 * u, u, scores, 16 * 16, u]
     )  # x, qkv, scaled q, P, mask, merged O

@@ -13,19 +13,23 @@ from iosim.studies.training import (
 
 
 @pytest.mark.parametrize(
-    ("layers", "width", "rank", "on", "said"),
+    ("layers", "width", "rank", "on", "printed"),
     [
-        (96, 12288, 8, "q,v", "37.7"), (96, 12288, 1, "q,v", "4.7"), (96, 12288, 8, "q", "18.9"),
-        (96, 12288, 2, "q,k,v,out", "18.9"), (12, 768, 8, "q,v", "0.3"), (24, 1024, 8, "q,v", "0.8"),
+        (96, 12288, 8, "q,v", "37.7"),
+        (96, 12288, 1, "q,v", "4.7"),
+        (96, 12288, 8, "q", "18.9"),
+        (96, 12288, 2, "q,k,v,out", "18.9"),
+        (12, 768, 8, "q,v", "0.3"),
+        (24, 1024, 8, "q,v", "0.8"),
     ],
-)  # fmt: skip
+)
 def test_trained_numbers_of_the_paper_on_lora(
-    layers: int, width: int, rank: int, on: str, said: str
+    layers: int, width: int, rank: int, on: str, printed: str
 ) -> None:
     """arXiv 2106.09685, tables 2, 4 and 5: GPT-3 175B (18 M there, cut off), RoBERTa base and large; M parameters."""
     model = Decoder(layers=1, width=width, heads=width // 64, vocabulary=0)
     graph = plan(model, Setup(seq_len=8, precision="bf16", lora_rank=rank, lora_on=on))
-    assert f"{layers * graph.trained_elements / 1e6:.1f}" == said
+    assert f"{layers * graph.trained_elements / 1e6:.1f}" == printed
 
 
 def test_what_lora_keeps_by_hand() -> None:
@@ -34,9 +38,13 @@ def test_what_lora_keeps_by_hand() -> None:
     setup = Setup(seq_len=256, precision="bf16", lora_rank=8, lora_on="v")
     u, row = 256 * 128 * 2, 256 * 4
     by_hand = (
-        u + 256 * 8 * 2  # the norm's output for A, A's for B
-        + 4 * u + 4 * row + 16  # q, k, v and the output, log-sum-exp, seed and offset
-        + u + 2 * row  # second norm's input and statistics
+        u
+        + 256 * 8 * 2  # the norm's output for A, A's for B
+        + 4 * u
+        + 4 * row
+        + 16  # q, k, v and the output, log-sum-exp, seed and offset
+        + u
+        + 2 * row  # second norm's input and statistics
         + 4 * u  # before gelu
-    )  # fmt: skip
+    )
     assert saved_bytes(plan(model, setup)) == by_hand

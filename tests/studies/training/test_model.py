@@ -16,9 +16,14 @@ from iosim.studies.training.model import Parameter, optimizer
 
 @pytest.mark.parametrize(
     ("name", "step", "a_parameter", "temporary"),
-    [("none", "foreach", 0, 0), ("sgd", "foreach", 0, 0), ("momentum", "foreach", 4, 0), ("adam", "foreach", 8, 4),
-     ("adamw", "foreach", 8, 4)],
-)  # fmt: skip
+    [
+        ("none", "foreach", 0, 0),
+        ("sgd", "foreach", 0, 0),
+        ("momentum", "foreach", 4, 0),
+        ("adam", "foreach", 8, 4),
+        ("adamw", "foreach", 8, 4),
+    ],
+)
 def test_optimizer_bytes_a_parameter(
     name: str, step: str, a_parameter: int, temporary: int
 ) -> None:
@@ -33,8 +38,10 @@ def test_bytes_of_a_step_by_how_it_runs() -> None:
     """Adam's temporaries: two of the largest tensor where tensors take turns, one of all where they go in lists."""
     bare = Decoder(layers=1, width=64, heads=1, vocabulary=0, mlp_width=0, norm="none", bias=False)
     parameters = plan(bare, Setup(seq_len=8)).parameters  # of 64 x 192 and 64 x 64 numbers
-    found = [optimizer("adam", s).step_bytes(parameters, 4) for s in ("loop", "foreach", "fused")]
-    assert found == [2 * 4 * 12_288, 4 * (12_288 + 4096), 0]
+    step_bytes = [
+        optimizer("adam", s).step_bytes(parameters, 4) for s in ("loop", "foreach", "fused")
+    ]
+    assert step_bytes == [2 * 4 * 12_288, 4 * (12_288 + 4096), 0]
     counters = [optimizer("adam", s).state_bytes(parameters, 4) for s in ("loop", "fused")]
     assert counters == [2 * 4 * (12_288 + 4096), 2 * 4 * (12_288 + 4096) + 2 * 4]
     assert optimizer("adam", "loop").step_bytes([], 4) == 0
@@ -57,9 +64,13 @@ def test_states_of_the_paper_on_zero(stage: int, gigabytes: float) -> None:
     of parameters and two of gradients."""
     weights = (Parameter("w", 7_500_000_000),)
     setup = Setup(
-        precision="fp16", optimizer="adam", step="fused", master_weights=True,
-        data_parallel=64, zero=stage,
-    )  # fmt: skip
+        precision="fp16",
+        optimizer="adam",
+        step="fused",
+        master_weights=True,
+        data_parallel=64,
+        zero=stage,
+    )
     states = setup.rule.state_bytes(shares.shares(setup, weights), setup.state_bytes)
     total = states + shares.master_bytes(setup, weights)
     for needed in (shares.GRADIENTS, shares.PARAMETERS):

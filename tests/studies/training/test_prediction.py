@@ -33,11 +33,17 @@ def test_saved_bytes_of_one_layer_with_flash() -> None:
     setup = Setup(seq_len=256, precision="bf16", optimizer="none")
     u, row = 256 * 128 * 2, 256 * 4
     by_hand = (
-        2 * u + 4 * row  # both norms' inputs, mean and 1/std each in fp32
-        + u + 3 * u + u  # first norm's output, q k v, attention's output
-        + 4 * row + 16  # log-sum-exp a row and head, seed and offset
-        + u + 4 * u + 4 * u  # second norm's output, MLP before and after gelu
-    )  # fmt: skip
+        2 * u
+        + 4 * row  # both norms' inputs, mean and 1/std each in fp32
+        + u
+        + 3 * u
+        + u  # first norm's output, q k v, attention's output
+        + 4 * row
+        + 16  # log-sum-exp a row and head, seed and offset
+        + u
+        + 4 * u
+        + 4 * u  # second norm's output, MLP before and after gelu
+    )
     assert saved_bytes(plan(model, setup)) == by_hand
 
 
@@ -47,8 +53,8 @@ def test_saved_bytes_of_one_layer_with_flash() -> None:
 def test_naive_attention_saves_scores(precision: str, a_score: int) -> None:
     """P alone; under autocast P in fp32 and its half copy."""
     setup = Setup(seq_len=256, attention="naive", precision=precision)
-    kept = [s for s in saved_storages(plan(SMALL, setup)) if s.kind is Kind.SCORES]
-    assert sum(s.bytes for s in kept) == 2 * 4 * 256 * 256 * a_score  # layers, heads
+    scores = [s for s in saved_storages(plan(SMALL, setup)) if s.kind is Kind.SCORES]
+    assert sum(s.bytes for s in scores) == 2 * 4 * 256 * 256 * a_score  # layers, heads
 
 
 def test_checkpointing_keeps_the_layers_inputs() -> None:
@@ -76,8 +82,8 @@ def test_flash_is_linear_and_naive_is_quadratic_in_the_length() -> None:
 
 @FEW
 @given(trained())
-def test_laws(one: tuple[Decoder, Setup]) -> None:
-    model, setup = one
+def test_laws(step: tuple[Decoder, Setup]) -> None:
+    model, setup = step
     graph = plan(model, setup)
     line = play(graph)
     assert peak_bytes(model, setup) == line.peak_bytes
@@ -101,8 +107,8 @@ def test_laws(one: tuple[Decoder, Setup]) -> None:
         if not live[name]:
             del live[name]
     assert sum(live.values()) == line.events[-1].after_bytes
-    found = allocated(line.requests)
-    assert line.peak_bytes <= found.most <= found.reserved
+    allocation = allocated(line.requests)
+    assert line.peak_bytes <= allocation.most <= allocation.reserved
     assert all(sum(e.by_kind.values()) == e.peak_bytes for e in line.events)
 
 
@@ -129,11 +135,13 @@ def test_table_json_and_page(capsys: pytest.CaptureFixture[str], tmp_path) -> No
     assert "Memory over one step" in text
     assert 'http-equiv="Content-Security-Policy"' in text
     assert main(["train-memory", "--layers", "2", "--seq-len", "512", "--format", "json"]) == 0
-    made = json.loads(capsys.readouterr().out)["training"][0]
-    assert made["memory_bytes"]["peak"] == max(e["peak"] for e in made["timeline"])
-    assert sum(made["memory_bytes"]["peak_by_kind"].values()) == made["memory_bytes"]["peak"]
-    assert made["time"]["time_s"] == pytest.approx(
-        sum(s for p in made["time"]["phases"].values() for s in p.values())
+    training = json.loads(capsys.readouterr().out)["training"][0]
+    assert training["memory_bytes"]["peak"] == max(e["peak"] for e in training["timeline"])
+    assert (
+        sum(training["memory_bytes"]["peak_by_kind"].values()) == training["memory_bytes"]["peak"]
+    )
+    assert training["time"]["time_s"] == pytest.approx(
+        sum(s for p in training["time"]["phases"].values() for s in p.values())
     )
     args = [
         "train-memory",
@@ -153,13 +161,15 @@ def test_table_json_and_page(capsys: pytest.CaptureFixture[str], tmp_path) -> No
 
 @pytest.mark.parametrize("recompute", ["none", "full", "attention"])
 def test_the_page_and_the_table_show_the_same_peak(recompute: str) -> None:
-    made = predict_training(SMALL, Setup(seq_len=256, attention="naive", recompute=recompute), "l4")
-    assert max(sum(by.values()) for _, _, by in made.curve()) == made.peak_bytes
-    assert made.curve()[-1][0] == pytest.approx(made.time.total_s if made.time else 0)
+    training = predict_training(
+        SMALL, Setup(seq_len=256, attention="naive", recompute=recompute), "l4"
+    )
+    assert max(sum(by.values()) for _, _, by in training.curve()) == training.peak_bytes
+    assert training.curve()[-1][0] == pytest.approx(training.time.total_s if training.time else 0)
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         (["--heads", "5"], "--heads 5 does not divide --width 768"),
         (["--kv-heads", "5"], "--kv-heads 5 does not divide --heads 12"),
@@ -186,8 +196,8 @@ def test_the_page_and_the_table_show_the_same_peak(recompute: str) -> None:
         (["--seq-len", "16m", "--batch", "60k", "--attention", "naive"], "is out of range"),
     ],
 )
-def test_bad_input(args: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    refused(capsys, ["train-memory", *args], said)
+def test_bad_input(args: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, ["train-memory", *args], message)
 
 
 def test_bad_values_of_the_library() -> None:

@@ -32,13 +32,13 @@ def test_zero_by_hand() -> None:
     p = 64 * 192 + 64 * 64
     hidden = 8 * 64 * 2
     held = 3 * hidden  # the input, the output and the output's gradient
-    kept = {
+    sharded = {
         0: 2 * p + 2 * p + 12 * p,
         1: 2 * p + 2 * p + 3 * p,
         2: 2 * p + p // 2 + 3 * p,
         3: 4 * p,
     }
-    for stage, size in kept.items():
+    for stage, size in sharded.items():
         setup = Setup(seq_len=8, precision="bf16", master_weights=True, data_parallel=4, zero=stage)
         step = play(plan(bare, setup)).events[-1]
         assert step.after_bytes == size + held, stage

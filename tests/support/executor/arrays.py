@@ -67,17 +67,17 @@ def gated(chain: Chain, seed: int) -> dict[str, Array]:
     a state. Empty for other chains."""
     if not {"g", "dt", "g_slc"} & chain.tensors.keys():
         return {}
-    generator, made = np.random.default_rng(seed), {}
+    generator, arrays = np.random.default_rng(seed), {}
     for name, t in chain.tensors.items():
         if t.role is Role.INPUT:
             shape = (t.batch, t.heads, t.rows, t.cols)
             is_number = name in ("beta", "dt", "A") or name.split("_")[0] == "g"
             values = generator.random(shape) if is_number else generator.standard_normal(shape)
             scale = {"g": -0.25, "A": -1.0, "K": t.cols**-0.5}.get(name, 1.0)
-            made[name] = round_to(
+            arrays[name] = round_to(
                 scale * values, "fp32" if is_number or t.element_bytes == 4 else t.format
             )
-    return made
+    return arrays
 
 
 def shuffled_table(problem: AttentionProblem, seed: int) -> dict[str, Array]:

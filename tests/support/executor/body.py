@@ -131,8 +131,8 @@ def body(
 
     def register(decorated: _Registered) -> _Registered:
         for launch in launches:
-            made = decorated if isinstance(decorated, type) else _of_function(decorated)
-            _BODIES.put((algorithm, launch), made, override)
+            body = decorated if isinstance(decorated, type) else _of_function(decorated)
+            _BODIES.put((algorithm, launch), body, override)
         return decorated
 
     return register

@@ -90,8 +90,8 @@ def moved_bytes(tensor: Tensor, access: Access, rows: int, cols: int, inside: in
     plain = whole_sectors(row) if tensor.strided else row
     if access.fetch is Fetch.BYTES or row % SECTOR_BYTES != SECTOR_BYTES // 2:
         return rows * plain
-    asked = sum(_requested(row, start, access.fetch) for start in (0, SECTOR_BYTES // 2)) // 2
-    return rows * plain + min(rows, inside) * (asked - plain)
+    fetched = sum(_requested(row, start, access.fetch) for start in (0, SECTOR_BYTES // 2)) // 2
+    return rows * plain + min(rows, inside) * (fetched - plain)
 
 
 def _requested(row: int, start: int, fetch: Fetch) -> int:
@@ -99,8 +99,8 @@ def _requested(row: int, start: int, fetch: Fetch) -> int:
     bytes together as `fetch` says."""
     chunks = range(start, start + row, SECTOR_BYTES // 2)
     together = {Fetch.SECTORS: len(chunks), Fetch.LANES: 2}.get(fetch, 8)
-    asked = (chunks[n : n + together] for n in range(0, len(chunks), together))
-    sectors = sum(len({chunk // SECTOR_BYTES for chunk in some}) for some in asked)
+    groups = (chunks[n : n + together] for n in range(0, len(chunks), together))
+    sectors = sum(len({chunk // SECTOR_BYTES for chunk in some}) for some in groups)
     if fetch is Fetch.WIDE_BOXES and start:
         sectors += 1
     return SECTOR_BYTES * sectors
@@ -169,15 +169,20 @@ class Memory:
             raise ExecutionError(f"{tensor.name} is loaded before anything has written it")
         copy, batch, head, row, cols = self._index(access, domain, spot, q, k)
         if tensor.picked_by and entries is not None:
-            each = self.tensors[tensor.picked_by].keys_per_row
-            picks = (entries.reshape(-1, 1) * each + np.arange(each)).reshape(-1).astype(np.int64)
+            keys_per_row = self.tensors[tensor.picked_by].keys_per_row
+            picks = (
+                (entries.reshape(-1, 1) * keys_per_row + np.arange(keys_per_row))
+                .reshape(-1)
+                .astype(np.int64)
+            )
             tile = self.arrays[tensor.name][
                 0, batch[0], head[0], np.maximum(picks, 0)[:, None], cols
             ]
             return np.where(picks[:, None] >= 0, tile, 0.0)
         if entries is not None and not isinstance(row, int):
-            there, row = place_of_rows(tensor, row[:, 0], entries)
-            batch, row = there[:, None], row[:, None]
+            page_index, row = place_of_rows(tensor, row[:, 0], entries)
+            batch = page_index[:, None]
+            row = row[:, None]
         tile = self.arrays[tensor.name][copy, batch, head, row, cols]
         return np.asarray(tile, dtype=np.float64)
 
@@ -185,7 +190,8 @@ class Memory:
         self, access: Access, domain: Domain, spot: Spot, q: Indices, k: Indices, values: Array
     ) -> None:
         """Store `values`, or add them, at the access's tile, rounded to the tensor's format."""
-        tensor, add = self.tensors[access.tensor], access.mode is Mode.REDUCE
+        tensor = self.tensors[access.tensor]
+        add = access.mode is Mode.REDUCE
         index = self._index(access, domain, spot, q, k)
         stored = self.arrays[tensor.name]
         if stored[index].shape != values.shape:
@@ -208,13 +214,15 @@ class Memory:
         tensor = self.tensors[access.tensor]
         along, length = (k, domain.seq_k) if access.rows is Rows.KEY else (q, domain.rows)
         if access.rows is Rows.OWN:
-            along, length = np.arange(tensor.rows), tensor.rows
+            along = np.arange(tensor.rows)
+            length = tensor.rows
         if tensor.wraps:
             along, length = along % tensor.rows, tensor.rows
         if (
             tensor.keys_per_row and access.rows is Rows.KEY and tensor.along is Rows.QUERY
         ):  # a query's list
-            row, head = token(domain, q[:1]), spot.head // (domain.heads // tensor.heads)
+            row = token(domain, q[:1])
+            head = spot.head // (domain.heads // tensor.heads)
             cols = np.unique(k // tensor.keys_per_row)
             return 0, np.array([[spot.batch]]), np.array([[head]]), row[:, None], cols[None, :]
         if tensor.keys_per_row and access.rows is Rows.KEY:

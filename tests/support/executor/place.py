@@ -16,10 +16,10 @@ from iosim.problem.masks.picked import PickedMask
 
 def tile_ends(lengths: tuple[int, ...], block: int) -> tuple[Indices, Indices]:
     """(first row, one past the last) of every tile of the grid: each sequence has as many as the longest needs."""
-    most = -(-max(lengths) // block)
+    longest = -(-max(lengths) // block)
     starts, ends, begin = [], [], 0
     for length in lengths:
-        for n in range(most):
+        for n in range(longest):
             starts.append(begin + min(n * block, length))
             ends.append(begin + min((n + 1) * block, length))
         begin += length
@@ -127,11 +127,12 @@ class WalkPlace(Place):
     def _survivors_of(self, seed: int) -> Array:
         domain = self.launch.domain
         heads = self.spot.head * domain.pack + packed_head(domain, self.q)
-        queries, keys = self.grid.tokens[self.q][:, None], self.keys[None, :]
-        kept = kept_weights(
+        queries = self.grid.tokens[self.q][:, None]
+        keys = self.keys[None, :]
+        weights = kept_weights(
             seed, self.spot.batch, heads[:, None], queries, keys, self.problem.dropout
         )
-        return kept.astype(np.float64)
+        return weights.astype(np.float64)
 
     @property
     def dropout_factor(self) -> Array:

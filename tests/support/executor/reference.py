@@ -64,26 +64,28 @@ def dense_mask(problem: AttentionProblem) -> npt.NDArray[np.bool_]:
     p = problem
     if p.seq_lens is None or p.seq_lens_k is None:
         return _one_mask(p, p.seq_q, p.seq_k)
-    kept = np.zeros((p.seq_q, p.seq_k), dtype=np.bool_)
+    kept_pairs = np.zeros((p.seq_q, p.seq_k), dtype=np.bool_)
     i = j = 0
     for q, k in zip(p.seq_lens, p.seq_lens_k, strict=True):
-        kept[i : i + q, j : j + k] = _one_mask(p, q, k)
+        kept_pairs[i : i + q, j : j + k] = _one_mask(p, q, k)
         i, j = i + q, j + k
-    return kept
+    return kept_pairs
 
 
 def _one_mask(p: AttentionProblem, seq_q: int, seq_k: int) -> npt.NDArray[np.bool_]:
     diagonal = seq_k - seq_q if p.offset is None else p.offset
     i, j = np.mgrid[:seq_q, :seq_k]
-    kept = np.ones(i.shape, dtype=np.bool_)
+    kept_pairs = np.ones(i.shape, dtype=np.bool_)
     ahead = 0 if p.mask == "causal" else (p.window_right or 0) if p.mask == "window" else None
     if ahead is not None and ahead >= 0:
-        kept &= j - (i + diagonal) <= ahead
+        kept_pairs &= j - (i + diagonal) <= ahead
     if p.mask == "window" and p.window is not None:
-        kept &= i + diagonal - j <= p.window
+        kept_pairs &= i + diagonal - j <= p.window
     if isinstance(p.pair_mask, BlockMask):
-        kept &= _kept_blocks(p, p.pair_mask)[i // p.pair_mask.block_q, j // p.pair_mask.block_k]
-    return kept
+        kept_pairs &= _kept_blocks(p, p.pair_mask)[
+            i // p.pair_mask.block_q, j // p.pair_mask.block_k
+        ]
+    return kept_pairs
 
 
 def _kept_blocks(p: AttentionProblem, mask: BlockMask) -> npt.NDArray[np.bool_]:
@@ -131,8 +133,8 @@ def added_terms(problem: AttentionProblem, arrays: Mapping[str, npt.ArrayLike]) 
         i, j = np.mgrid[: p.seq_q, : p.seq_k]
         added = added - np.asarray(arrays["slopes"], dtype=np.float64) * np.abs(i + diagonal - j)
     if p.key_padding:
-        kept = np.asarray(arrays["padding"]).reshape(p.batch, 1, 1, p.seq_k) > 0
-        added = np.where(kept, added, -np.inf)
+        kept_keys = np.asarray(arrays["padding"]).reshape(p.batch, 1, 1, p.seq_k) > 0
+        added = np.where(kept_keys, added, -np.inf)
     return added
 
 
@@ -140,8 +142,8 @@ def dropout_factor(problem: AttentionProblem, seed: int) -> Array:
     """[batch, heads, seq_q, seq_k]: 0 or 1 / (1 - dropout)."""
     p = problem
     heads, i, j = np.ogrid[: p.heads, : p.seq_q, : p.seq_k]
-    kept = np.stack([kept_weights(seed, b, heads, i, j, p.dropout) for b in range(p.batch)])
-    return np.asarray(kept / (1 - p.dropout), dtype=np.float64)
+    weights = np.stack([kept_weights(seed, b, heads, i, j, p.dropout) for b in range(p.batch)])
+    return np.asarray(weights / (1 - p.dropout), dtype=np.float64)
 
 
 def reference(

@@ -69,8 +69,11 @@ def execute(
     )
     inputs = {name: np.asarray(values, dtype=np.float64) for name, values in all_arrays.items()}
     chain_inputs: dict[str, npt.ArrayLike] = {
-        "mask": _mask_values(problem), **shuffled_table(problem, seed), **new_tokens(problem, chain, inputs), **inputs
-    }  # fmt: skip
+        "mask": _mask_values(problem),
+        **shuffled_table(problem, seed),
+        **new_tokens(problem, chain, inputs),
+        **inputs,
+    }
     if problem.passes == "bwd":
         chain_inputs = {**_saved(problem, kernel, chain_inputs, seed, chain), **chain_inputs}
     memory, traffic = _run(problem, kernel, chain, chain_inputs, seed)
@@ -80,11 +83,11 @@ def execute(
 
 def _mask_values(problem: AttentionProblem) -> Array:
     """The mask as a tensor holds it: 1 and 0, or 0 and -inf to be added."""
-    kept = dense(problem.pair_mask, problem.seq_q, problem.seq_k)
+    kept_pairs = dense(problem.pair_mask, problem.seq_q, problem.seq_k)
     return (
-        np.where(kept, 0.0, -np.inf)
+        np.where(kept_pairs, 0.0, -np.inf)
         if problem.mask_storage == "additive"
-        else kept.astype(np.float64)
+        else kept_pairs.astype(np.float64)
     )
 
 

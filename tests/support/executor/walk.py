@@ -142,7 +142,8 @@ class Walk:
     # The walks, by what one work tile is.
 
     def _query_outer(self) -> None:
-        d, split_tiles = self.launch.domain, self.launch.outer is Outer.SPLIT
+        d = self.launch.domain
+        split_tiles = self.launch.outer is Outer.SPLIT
         once = Per.SPLIT if split_tiles else Per.QUERY
         per = -(-(int(self.grid.split_of.max()) + 1) // d.splits)
         for iq in self._there(self.grid.q_starts, self.grid.q_ends, d.splits if split_tiles else 1):
@@ -155,7 +156,8 @@ class Walk:
                 if not split_tiles and any(a.per is Per.SPLIT for a in self.launch.accesses):
                     for part in range(d.splits):
                         self._move(iq, 0, part)
-                        loads, writes = self._loads(Per.SPLIT, True), self._writes(Per.SPLIT, True)
+                        loads = self._loads(Per.SPLIT, True)
+                        writes = self._writes(Per.SPLIT, True)
                         self._at(body.split, loads, writes, Per.SPLIT)
                     self._drop(Per.SPLIT)
                 for n, ik in enumerate(self._directed(blocks)):
@@ -222,7 +224,8 @@ class Walk:
 
     def _each_query(self, body: Body) -> None:
         """What a CTA that walks key blocks does with all query blocks as it starts."""
-        loads, writes = self._loads(Per.SPLIT, True), self._writes(Per.SPLIT, True)
+        loads = self._loads(Per.SPLIT, True)
+        writes = self._writes(Per.SPLIT, True)
         for iq in range(len(self.grid.q_starts)) if loads or writes else ():
             self._move(iq, self.ik)
             self._at(body.split, loads, writes, Per.SPLIT)
@@ -300,7 +303,8 @@ class Walk:
         def visit(a: Access) -> tuple[int, int]:
             return of_key if a.rows is Rows.KEY else of_query
 
-        due_loads, due_writes = self._loads(Per.PAIR, True), self._writes(Per.PAIR, True)
+        due_loads = self._loads(Per.PAIR, True)
+        due_writes = self._writes(Per.PAIR, True)
         loads = [a for a in due_loads if visit(a)[0] >= a.skip]
         writes = [a for a in due_writes if visit(a)[1] - visit(a)[0] > a.skip]
         self.at.skipped_loads = {a.tensor for a in due_loads} - {a.tensor for a in loads}

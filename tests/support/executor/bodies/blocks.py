@@ -67,14 +67,15 @@ class TopK(Body):
         self.shares: list[Array] = []
 
     def pair(self, at: Place) -> None:
-        own = tokens(at)[0] // at.kernel.tile.block_k
+        own_block = tokens(at)[0] // at.kernel.tile.block_k
         share = exp_less(at["Q"] @ at["K_cmp"].T * at.scale, at["LSE_cmp"]).sum(axis=0)
         self.shares.append(
-            np.where(at.keys == own, np.inf, np.where(at.keys < own, share, -np.inf))
+            np.where(at.keys == own_block, np.inf, np.where(at.keys < own_block, share, -np.inf))
         )
 
     def end(self, at: Place) -> None:
-        shares, room = np.concatenate(self.shares), options_of(at.kernel, NsaOptions).blocks
+        shares = np.concatenate(self.shares)
+        room = options_of(at.kernel, NsaOptions).blocks
         best = np.sort(
             np.argsort(-shares, kind="stable")[: min(room, int((shares > -np.inf).sum()))]
         )
@@ -132,11 +133,11 @@ READ = {
 def ungate(at: Place) -> None:
     """What is read, multiplied; summed over columns where a row has one number."""
     name, _, term = at.launch.name.removeprefix("bwd.").rpartition("_")
-    made: Array = np.ones(1)
+    gate: Array = np.ones(1)
     for read in READ[name]:
-        made = made * at[(read.removesuffix("_1") if term == "slc" else read).format(term)]
+        gate = gate * at[(read.removesuffix("_1") if term == "slc" else read).format(term)]
     (to,) = (a.tensor for a in at.launch.accesses if at.writes(a.tensor))
-    at.put(to, made.sum(axis=1, keepdims=True) if name in ("sum", "dot") else made)
+    at.put(to, gate.sum(axis=1, keepdims=True) if name in ("sum", "dot") else gate)
 
 
 @body("nsa", "bwd.sum_dq_slc", "bwd.sum_dq_cmp", "bwd.sum_dk_slc", "bwd.sum_dk_cmp")
@@ -167,11 +168,11 @@ def spread(at: Place) -> None:
 @body("nsa", "bwd.fill_mask", "bwd.mask")
 def mask(at: Place) -> None:
     block = at.kernel.tile.block_k
-    made = np.zeros((at.q.size, at.problem.seq_k // block))
+    kept_blocks = np.zeros((at.q.size, at.problem.seq_k // block))
     if at.launch.name == "bwd.mask":
         picks = at[LISTS][0].astype(int)
-        made[0, picks[picks >= 0]] = 1.0
-    at.put("block_mask", made)
+        kept_blocks[0, picks[picks >= 0]] = 1.0
+    at.put("block_mask", kept_blocks)
 
 
 class Scores:

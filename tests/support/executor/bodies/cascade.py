@@ -28,8 +28,8 @@ class Level(Body):
         self.softmax = OnlineSoftmax(at.q.size, at.problem.head_dim_v)
 
     def pair(self, at: Place) -> None:
-        kept = at.grid.kept[at.q][:, at.keys]  # type: ignore[attr-defined]
-        scores = np.where(kept, at[f"Q{self.to}"] @ at[f"K{self.to}"].T * at.scale, -np.inf)
+        kept_pairs = at.grid.kept[at.q][:, at.keys]  # type: ignore[attr-defined]
+        scores = np.where(kept_pairs, at[f"Q{self.to}"] @ at[f"K{self.to}"].T * at.scale, -np.inf)
         self.softmax.add(scores, at[f"V{self.to}"], np.ones_like(scores))
 
     def end(self, at: Place) -> None:

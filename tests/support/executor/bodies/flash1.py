@@ -18,7 +18,8 @@ from executor.body import Array, Body, Place, body
 def running_output(at: Place, scores: Array, running: str) -> tuple[Array, Array, Array]:
     """Lines 10 to 12 of Algorithm 1: the new normalised O, l and m of a tile's rows."""
     d_v = at.problem.head_dim_v
-    old_max, old_sum = at.resume("m", -np.inf), at.resume("l", 0.0)
+    old_max = at.resume("m", -np.inf)
+    old_sum = at.resume("l", 0.0)
     maximum = np.maximum(old_max, scores.max(axis=1, keepdims=True))
     weights = exp_less(scores, maximum)
     kept_sum = exp_less(old_max, maximum) * old_sum

@@ -41,8 +41,8 @@ def gate(at: Place) -> None:
 @body("moba", "mask")
 def mask(at: Place) -> None:
     blocks = np.arange(at["gate"].shape[1])
-    own = at.q // options_of(at.kernel, MobaOptions).block
-    at.put("gate", np.where(blocks[None, :] < own[:, None], at["gate"], -np.inf))
+    own_block = at.q // options_of(at.kernel, MobaOptions).block
+    at.put("gate", np.where(blocks[None, :] < own_block[:, None], at["gate"], -np.inf))
 
 
 @body("moba", "top_k")
@@ -66,7 +66,8 @@ def bools(at: Place) -> None:
     elif name == "count":
         assert at["chosen"].sum() >= 0
     else:
-        problem, block = at.problem, options_of(at.kernel, MobaOptions).block
+        problem = at.problem
+        block = options_of(at.kernel, MobaOptions).block
         taken = np.zeros((at.q.size, -(-problem.seq_k // block) - 1))
         if name == "scatter":
             np.put_along_axis(taken, at["indices"].astype(int), 1.0, axis=1)
@@ -151,8 +152,10 @@ class Call(Body):
 
     def pair(self, at: Place) -> None:
         q, k, v = (at[name] for name in self.loads)
-        kept = at.grid.kept[at.q][:, at.keys]  # type: ignore[attr-defined]
-        self.softmax.add(np.where(kept, q @ k.T * at.scale, -np.inf), v, np.ones(kept.shape))
+        kept_pairs = at.grid.kept[at.q][:, at.keys]  # type: ignore[attr-defined]
+        self.softmax.add(
+            np.where(kept_pairs, q @ k.T * at.scale, -np.inf), v, np.ones(kept_pairs.shape)
+        )
 
     def end(self, at: Place) -> None:
         output, lse = (access.tensor for access in at.launch.accesses if at.writes(access.tensor))

@@ -30,8 +30,8 @@ class Latent(Forward):
             rows = np.concatenate(
                 (rows[:, : p.head_dim_v], rows[:, rows.shape[1] - 2 * last :][:, :last]), axis=1
             )
-        there = at[LISTS][0] >= 0
-        scores = np.where(there[None, :], at["Q"] @ rows.T * at.scale, -np.inf)
+        present = at[LISTS][0] >= 0
+        scores = np.where(present[None, :], at["Q"] @ rows.T * at.scale, -np.inf)
         self.softmax.add(scores, rows[:, : p.head_dim_v], at.dropout_factor)
 
 
@@ -54,9 +54,10 @@ def behind_window(p: AttentionProblem, queries: Indices, picks: Array) -> Array:
     """Lists of picked keys; beside compressed ones, behind the places of the tokens of each query's window."""
     if p.compress_ratio is None:
         return picks.astype(np.float64)
-    there, last = p.shown_tokens, queries[:, None] + p.seq_k - p.seq_q
-    tokens = last + 1 - there + np.arange(there)[None, :]
-    first = max(0, p.seq_k - p.seq_q + 1 - there)
+    behind = p.shown_tokens
+    last = queries[:, None] + p.seq_k - p.seq_q
+    tokens = last + 1 - behind + np.arange(behind)[None, :]
+    first = max(0, p.seq_k - p.seq_q + 1 - behind)
     window = np.where(tokens >= 0, p.scored_keys + tokens - first, -1)
     return np.concatenate((window, picks), axis=1).astype(np.float64)
 
@@ -79,11 +80,12 @@ class Select(Body):
         self.seen: list[Array] = []
 
     def pair(self, at: Place) -> None:
-        kept = at.problem.scored_mask.keeps(at.q[:, None], at.keys[None, :])
-        self.seen.append(np.where(kept, at["logits"], -np.inf)[0])
+        kept_pairs = at.problem.scored_mask.keeps(at.q[:, None], at.keys[None, :])
+        self.seen.append(np.where(kept_pairs, at["logits"], -np.inf)[0])
 
     def end(self, at: Place) -> None:
-        logits, picks = np.concatenate(self.seen or [np.zeros(0)]), at.problem.top_k or 0
+        logits = np.concatenate(self.seen or [np.zeros(0)])
+        picks = at.problem.top_k or 0
         best = np.sort(
             np.argsort(-logits, kind="stable")[: min(picks, int(np.isfinite(logits).sum()))]
         )

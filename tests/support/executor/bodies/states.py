@@ -14,7 +14,8 @@ class Walk(Body):
     """A head's state over the chunks of a sequence: `pair` takes it over one."""
 
     def begin(self, at: Place) -> None:
-        p, before = at.problem, any(a.tensor == STATE for a in at.launch.accesses)
+        p = at.problem
+        before = any(a.tensor == STATE for a in at.launch.accesses)
         self.state: Array = at[STATE] if before else np.zeros((p.head_dim, p.head_dim_v))
 
     def end(self, at: Place) -> None:
@@ -112,7 +113,8 @@ class Parts:
 @body("delta_rule", "kkt")
 def kkt(at: Place) -> None:
     keys, sums = _keys(at), at["g_sum"]
-    square, parts = at["beta"] * decayed(keys, keys, sums), Parts(at, len(keys))
+    square = at["beta"] * decayed(keys, keys, sums)
+    parts = Parts(at, len(keys))
     if at.writes("KK_near"):
         at.put("KK_near", parts.near(_whole(at, square)))
         at.put("KK_far", parts.far(_whole(at, square)))
@@ -153,7 +155,9 @@ def merge(at: Place) -> None:
 
 @body("delta_rule", "recompute")
 def recompute(at: Place) -> None:
-    keys, sums, beta = _keys(at), at["g_sum"], at["beta"]
+    keys = _keys(at)
+    sums = at["g_sum"]
+    beta = at["beta"]
     mine = at["A"][:, : len(keys)]
     at.put("w", mine @ (beta * np.exp(sums) * keys))
     at.put("u", mine @ (beta * at["V"]))
@@ -178,7 +182,9 @@ class State(Walk):
 
 @body("delta_rule", "output")
 def output(at: Place) -> None:
-    queries, sums, new = _queries(at), at["g_sum"], at["v_new"]
+    queries = _queries(at)
+    sums = at["g_sum"]
+    new = at["v_new"]
     if options_of(at.kernel, DeltaOptions).gate is Gate.COLUMN:
         square = Parts(at, len(queries)).joined(at["Aqk_near"], at["Aqk_far"])
     else:
@@ -235,7 +241,8 @@ def bmm(at: Place) -> None:
 
 @body("ssd", "chunk_scan")
 def chunk_scan(at: Place) -> None:
-    sums, n = at["sums"], len(at["sums"])
+    sums = at["sums"]
+    n = len(at["sums"])
     within = np.tril(at["CB"][:, :n] * np.exp(np.minimum(sums - sums.T, 0))) @ (
         at["dt_chunk"] * at["V"]
     )
