@@ -103,7 +103,7 @@ def main() -> None:
             print(f"| {gpu} | {taken:g} | {needed:g} |")
     print("\n| GPU | on_chip_energy_share | its power leaves |\n| --- | ---: | ---: |")
     for profile in map(load_profile, SAME_CHIP):
-        share = profile.need("on_chip_energy_share")
+        share = profile.on_chip_energy_share or 1.0
         print(f"| {profile.name} | {share:g} | {left_on_chip(profile):.2f} |")
 
 

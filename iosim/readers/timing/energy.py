@@ -127,7 +127,7 @@ def energies(profile: HardwareProfile) -> Energies | None:
         return Energies(constants, profile.need(exponent), top, *limits)
     factor, template = profile.need("energy_factor"), load_profile(TEMPLATE)
     pj = {name: factor * template.need(name) for name in CONSTANTS}
-    pj |= {name: profile.need("on_chip_energy_share") * pj[name] for name in ON_CHIP}
+    pj |= {name: (profile.on_chip_energy_share or 1.0) * pj[name] for name in ON_CHIP}
     # Unknown GPU: a known one's energies, scaled; then fitted so that large products draw no more
     # than the board's power at the rate that they reach.
     taken = Energies(pj, profile.need(exponent), top, *limits, TAKEN_RANGE)
