@@ -27,11 +27,10 @@ from typing import Any, NamedTuple
 from recorders import ROOT
 
 from iosim.base.files import write_whole
-from iosim.code.module import read_module
 from iosim.evidence.cuda.compiler import find_nvcc
 
 sys.path.insert(0, str(ROOT / "experiments"))
-from user_kernels import loop_row
+from user_kernels import kernel_loop
 
 RECORDED = ROOT / "experiments" / "measurements"
 TABLE = "source_loops.csv"
@@ -149,7 +148,7 @@ def compiled(build: Build, includes: Sequence[Path]) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"nvcc does not compile {build}:\n{done.stderr[-2000:]}")
-        return loop_row(read_module(out).function("forward"))
+        return kernel_loop(out, "forward")
 
 
 def library() -> list[dict[str, str]]:
