@@ -330,11 +330,6 @@ def _rows(
 # ---- PyTorch's kernels ----
 
 
-def kernel_loop(code: Path, entry: str) -> dict[str, Any]:
-    """The row of a kernel in a file of machine code."""
-    return loop_row(read_module(code).function(entry))
-
-
 def loop_row(
     function: Function, choose: Callable[[Flow], Loop | None] = key_loop
 ) -> dict[str, Any]:

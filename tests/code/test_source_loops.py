@@ -13,7 +13,7 @@ SAME = ("registers", "frame", "products", "ex2", "fp32", "conversions", "barrier
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    return load_script("benchmarks/source_loops.py")
+    return load_script("experiments/source_loops.py")
 
 
 def rows(script: ModuleType, build: str) -> dict[tuple[str, ...], dict[str, str]]:

@@ -178,7 +178,8 @@ def in_turn(launch: Launch, alone: Makespan, slots: int, held: float) -> Makespa
     """
     d, steps = launch.domain, _ctas(launch.domain, launch.outer)[0]
     key_blocks = d.key_blocks_total / len(steps)
-    visits = np.rint(steps[steps > 0] / key_blocks).astype(int).tolist()
+    # Who walks at all takes a lock once at least.
+    visits = np.maximum(1, np.rint(steps[steps > 0] / key_blocks)).astype(int).tolist()
     a_head, locks, taken = len(visits), d.query_blocks, held * key_blocks
     at_once, cycles_per_round = min(a_head, slots), alone.cycles / alone.rounds
     if taken * at_once <= cycles_per_round:

@@ -1,7 +1,7 @@
 """Loops over keys of PyTorch's attention kernels compiled from their sources, beside those of its library.
 
-    python benchmarks/source_loops.py --torch INCLUDE --cutlass CUTLASS [--flash FLASH] [--include FOLDER]
-    python benchmarks/source_loops.py ... --write     writes experiments/measurements/source_loops.csv, too
+    python experiments/source_loops.py --torch INCLUDE --cutlass CUTLASS [--flash FLASH] [--include FOLDER]
+    python experiments/source_loops.py ... --write     writes experiments/measurements/source_loops.csv, too
 
 INCLUDE is torch/include of any wheel of PyTorch, CPU or not: it holds the headers of the memory-efficient kernel. CUTLASS is
 a checkout of NVIDIA/cutlass, FLASH one of Dao-AILab/flash-attention (its submodule names CUTLASS's commit); --include is a
@@ -18,21 +18,18 @@ import argparse
 import csv
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from recorders import ROOT
+from user_kernels import loop_row
 
 from iosim.base.files import write_whole
+from iosim.code.module import read_module
 from iosim.evidence.cuda.compiler import find_nvcc
 
-sys.path.insert(0, str(ROOT / "experiments"))
-from user_kernels import kernel_loop
-
-RECORDED = ROOT / "experiments" / "measurements"
+RECORDED = Path(__file__).resolve().parent / "measurements"
 TABLE = "source_loops.csv"
 COUNTS = ("registers", "frame", "turn", "products", "ex2", "other_special", "fp32", "integer", "conversions", "barriers",
           "local_load_bytes", "local_store_bytes", "shared_loads", "shared_stores", "global_synchronous",
@@ -148,7 +145,7 @@ def compiled(build: Build, includes: Sequence[Path]) -> dict[str, Any]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(f"nvcc does not compile {build}:\n{done.stderr[-2000:]}")
-        return kernel_loop(out, "forward")
+        return loop_row(read_module(out).function("forward"))
 
 
 def library() -> list[dict[str, str]]:
