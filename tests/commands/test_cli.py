@@ -226,6 +226,8 @@ def test_defaults_and_every_option_of_a_problem(capsys: pytest.CaptureFixture[st
     assert {p["profile"] for p in listed} == {"a100-sxm-80gb"}
     (p,) = predictions(
         capsys,
+        "--gpu",
+        "h100",
         "--kernel",
         "flash",
         "--batch",

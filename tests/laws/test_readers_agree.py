@@ -93,7 +93,7 @@ def test_kernels_of_the_strategies_reach_every_corner() -> None:
     }
     seen: set[str] = set()
 
-    @settings(max_examples=examples(400), deadline=None, database=None, derandomize=True)
+    @settings(max_examples=400, deadline=None, database=None, derandomize=True)
     @given(case=cases("flash", "fwd"))
     def look(case: tuple[AttentionProblem, Kernel]) -> None:
         p, k = case

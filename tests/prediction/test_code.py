@@ -10,9 +10,11 @@ import pytest
 
 import iosim
 from iosim.base.errors import InputError
+from iosim.base.records import replace
 from iosim.catalog.libraries.loader import check_file
 from iosim.code.arguments import TensorArgument, read_argument
 from iosim.commands.cli import main
+from iosim.kernel.launch import SPILL, Mode, Overhead
 from iosim.readers.replay.library import why_missing
 from iosim.studies.code import whole_texts
 from iosim.studies.kernel_from_code import _stages, kernel_file
@@ -103,6 +105,21 @@ def test_a_forward_from_its_code_moves_what_its_description_moves() -> None:
             "l2", "read", tensor=tensor
         )
     assert p.hbm.read == pytest.approx(described.hbm.read, rel=0.05)
+
+
+@replays
+@pytest.mark.parametrize(("frame", "uncertain"), [(60_000, False), (120_000, True)])
+def test_frames_that_fill_the_l2_make_hbm_bytes_uncertain(frame: int, uncertain: bool) -> None:
+    arguments = dict(map(read_argument, ATTENTION))
+    p = iosim.predict_code(FORWARD, (TOKENS // 64, HEADS), arguments, "h100")
+    assert not p.frames_fill_l2
+    spilled = Overhead(SPILL, Mode.STORE, per_tile=4 * frame, frame=frame)
+    launch = replace(p.launch.launch, overheads=(spilled,))
+    chain = replace(p.launch.chain, launches=(launch,))
+    spilling = replace(p, launch=replace(p.launch, chain=chain))
+    # 16 query tiles x 8 heads, all at once; an H100's L2 keeps 25 MB and more of written lines, of which half is 13
+    assert spilling.resident_frame_bytes == 16 * 8 * frame
+    assert ("HBM bytes are uncertain" in spilling.answer) is uncertain
 
 
 def test_the_command_takes_arguments_with_commas(capsys: pytest.CaptureFixture[str]) -> None:
