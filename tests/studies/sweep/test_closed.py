@@ -183,7 +183,8 @@ def test_a_million_closed_forms_take_seconds(tmp_path: Path) -> None:
     assert code == 0
     rows_there = (tmp_path / "out.csv").read_bytes().count(b"\n") - 1
     assert rows_there == 2 * 3 * 499 * 5 * 7 * 2
-    assert took / rows_there * 1e6 < 40  # seconds a million rows, of one core that others may share
+    # Seconds a million rows: 20 to 50 of one core that others share; a single prediction takes 1,000.
+    assert took / rows_there * 1e6 < 120
 
 
 def test_rows_whose_bytes_64_bits_hold() -> None:
