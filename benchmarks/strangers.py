@@ -136,13 +136,7 @@ def self_attention(case: Case, sources: Path, _: Path) -> Launch:
     kernel = load(checkout(sources, "alexdremov/kernels", "src/self_attention/kernel.py"))
     batch, heads, tokens, width = (case.number(letter) for letter in "bhnd")
     shape = (batch, heads, tokens, width)
-    steps = strides("q", "bhtk", shape) | strides("v", "bhtk", shape) | strides("o", "bhtk", shape)
-    steps |= {
-        "stride_kb": heads * tokens * width,
-        "stride_kh": tokens * width,
-        "stride_kk": 1,
-        "stride_kt": width,
-    }
+    steps = strides_of_alex(shape)
     return of_triton(
         kernel._self_attn_fwd,
         (batch, heads, -(-tokens // 64)),
@@ -160,14 +154,8 @@ def streaming_attention(case: Case, sources: Path, _: Path) -> Launch:
     batch, heads, tokens, width = (case.number(letter) for letter in "bhnd")
     context = case.number("c")
     shape = (batch, heads, tokens, width)
-    steps = strides("q", "bhtk", shape) | strides("v", "bhtk", shape) | strides("o", "bhtk", shape)
-    steps |= {
-        "stride_kb": heads * tokens * width,
-        "stride_kh": tokens * width,
-        "stride_kk": 1,
-        "stride_kt": width,
-        **dict.fromkeys(("stride_mb", "stride_mh", "stride_mt"), 0),
-    }
+    steps = strides_of_alex(shape)
+    steps |= dict.fromkeys(("stride_mb", "stride_mh", "stride_mt"), 0)
     return of_triton(
         kernel._streaming_attn_fwd,
         (batch, heads, tokens // 64),
@@ -189,6 +177,18 @@ def streaming_attention(case: Case, sources: Path, _: Path) -> Launch:
         4,
         3,
     )
+
+
+def strides_of_alex(shape: Sequence[int]) -> dict[str, int]:
+    """Strides of Q, K, V and O in the order in which that author's kernels take them; K's are named as transposed."""
+    _, heads, tokens, width = shape
+    steps = strides("q", "bhtk", shape) | strides("v", "bhtk", shape) | strides("o", "bhtk", shape)
+    return steps | {
+        "stride_kb": heads * tokens * width,
+        "stride_kh": tokens * width,
+        "stride_kk": 1,
+        "stride_kt": width,
+    }
 
 
 def tile_of_alex(width: int, dtype: str) -> dict[str, Any]:
