@@ -23,6 +23,7 @@ from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import default_method
+from iosim.prediction.ranges import READ_AGAIN
 from iosim.prediction.replays import Replays, play_of
 from iosim.prediction.result import Moved
 from iosim.problem.attention import AttentionProblem
@@ -142,9 +143,18 @@ class CodePrediction(Faced):
         return resident_frame_bytes(self.launch.launch, self.running_ctas)
 
     @cached_property
-    def frames_fill_l2(self) -> bool:
-        """True where frames take so much of the L2 that how its CTAs drift apart decides what HBM moves."""
-        return frames_fill_l2(self.launch.launch, self.running_ctas, self.profile)
+    def hbm_is_uncertain(self) -> bool:
+        """True where registers are spilled and CTAs read from HBM what others have read: those of such kernels may part."""
+        if not self.resident_frame_bytes:
+            return False
+        filled = frames_fill_l2(self.launch.launch, self.running_ctas, self.profile)
+        return filled or self.hbm.read > READ_AGAIN * self.call.bounds.compulsory_read
+
+    @cached_property
+    def most_hbm_read(self) -> int:
+        """Bytes that would be read if no CTA found in the L2 what another has read, frames apart."""
+        loaded = (self.traffic.total("l2", "read", tensor=name) for name in self.call.chain.tensors)
+        return sum(map(int, loaded))
 
     @property
     def answer(self) -> str:

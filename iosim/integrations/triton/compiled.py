@@ -297,8 +297,8 @@ def compile_for(
     registers: int | None = None,
 ) -> Any:
     """A `triton.jit` function compiled for a GPU that need not be there; Triton keeps it in its own cache, by source,
-    compiler and options. `registers` limits those of a thread (Triton's maxnreg). Raises InputError: no such function, no Triton, no GPU named, or an argument of which the type
-    is not known."""
+    compiler and options. Arguments left out are the function's defaults; `registers` limits those of a thread (Triton's
+    maxnreg). Raises InputError: no such function, no Triton, no GPU named, or an argument of which the type is not known."""
     if not hasattr(fn, "arg_names"):
         raise InputError(f"{fn!r} is neither a compiled Triton kernel nor a triton.jit function")
     if gpu is None:
