@@ -158,6 +158,11 @@ def test_the_packages_build_executes_what_was_counted(row: dict[str, str]) -> No
     assert package.loop.instructions_per_score == pytest.approx(counted, abs=0.05)
     assert pytorch.loop.instructions_per_score is None
     assert package.tile == pytorch.tile
+    dropping, dropping_too = (
+        resolve(name, problem.with_(dropout=0.1), gpu) for name in ("flash-attn", "fa2")
+    )
+    assert dropping.tile == dropping_too.tile
+    assert dropping.loop.instructions_per_score is None
 
 
 def test_fewer_instructions_take_less_energy_and_so_less_time_under_power() -> None:
