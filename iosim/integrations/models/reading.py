@@ -106,9 +106,9 @@ class Reading:
         hold one number many times stand for it."""
         value = self.get(*names)
         if isinstance(value, list) and value and all(entry == value[0] for entry in value):
-            value = value[0]
-            if value is None:
+            if value[0] is None:
                 raise self.refused(f": {self.key_of(names)} lists null alone; {ACCEPTED}")
+            value = value[0]
         if value is None:
             return None
         refuse(list(Whole(low, high).problems(value, self.key_of(names))), f"`model` '{self.name}'")
