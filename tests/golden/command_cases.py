@@ -12,6 +12,8 @@ from typing import Any
 from iosim.commands.cli import main
 
 DATA = Path(__file__).resolve().parent.parent / "data"
+PTX = DATA.parent / "code" / "ptx"
+SQUARES = "--arg in=TENSOR(128x128,fp32) --arg out=TENSOR(128x128,fp32) --arg rows=128 --arg columns=128"
 SMALL = "--heads 4 --seq-len 1k --head-dim 64"
 CALLS = (
     f"predict --gpu h200 --kernel fa2 --causal {SMALL}",
@@ -80,6 +82,26 @@ CALLS = (
     f"compare --gpu a100,h100 --per dollar --price a100=1.5,h100=2.5 --batch 1,4 {SMALL}",
     "compare --model llama-3-8b --gpu a100,h200 --per token --batch 8 --seq-len 1 --seq-len-k 4k --format json",
     f"compare --gpu a100,t4 --per joule {SMALL}",
+    f"ncu-rule --launch {DATA}/ncu_launch.json",
+    f"ncu-rule --launch {DATA}/ncu_launch_untold.json --seq-len 4096 --heads 32 --head-dim 128 --causal",
+    f"calibrate --from {DATA}/calibrate_h200.json",
+    "measure --plan quick --dry-run --cc 9.0",
+    "measure --plan random --calls 20 --dry-run --cc 9.0",
+    "measure --kernel flash_fwd,naive --seq-len 512,1k --causal --dry-run --cc 8.0",
+    f"validate --ncu {DATA}/ncu_user.csv --seq-len 1000,4096 --heads 8 --head-dim 64,128 --causal",
+    "validate --times --every 60",
+    "validate --published --gpu h100",
+    f"orders --gpu h100 --causal {SMALL} --code triton",
+    f"orders --gpu h100 --kernel flash --direction alternating --fold {SMALL} --code cuda",
+    f"predict --code {PTX}/plain.sass --entry column_read --grid 4,4 --block 32,8 {SQUARES} --gpu h100",
+    f"explain --code {PTX}/plain.sass --entry column_read --grid 4,4 --block 32,8 {SQUARES} --gpu h100",
+    "profiles show t4 --format json",
+    "reproduce --section F --format csv",
+    "check-claim --time 1ms --kernel fa2 --gpu a100 --seq-len 4k",
+    "check-claim --tflops 200 --kernel fa2 --gpu a100 --seq-len 4k --format json",
+    "check-claim --ratio 9 --kernel fa2 --gpu a100 --seq-len 4k",
+    "model deepseek-v3.2 --gpu h200 --context 2k --batch 2 --layers 3",
+    "decode --context 2k --gpu h200 --model deepseek-v3 --format json",
 )
 
 
@@ -96,6 +118,11 @@ FIRST_CALLS = tuple(
 """The first call of each command."""
 
 
+def named(text: str) -> str:
+    """A text without the place of this tree."""
+    return text.replace(str(DATA), "data").replace(str(PTX), "ptx")
+
+
 def cases(calls: Sequence[str] = CALLS) -> Iterator[tuple[str, Any]]:
     for line in calls:
         output, errors = io.StringIO(), io.StringIO()
@@ -104,8 +131,8 @@ def cases(calls: Sequence[str] = CALLS) -> Iterator[tuple[str, Any]]:
                 code: Any = main(line.split())
             except SystemExit as end:
                 code = end.code
-        text = output.getvalue().replace(str(DATA), "data")
-        printed = json.loads(text) if line.endswith("json") and not code else text.splitlines()
+        text = named(output.getvalue())
+        printed = json.loads(text) if line.endswith("--format json") and not code else text.splitlines()
         if line in ROWS_OF:
             printed = [row for row in printed if row.partition(",")[0] in ROWS_OF[line]]
-        yield line.replace(str(DATA), "data"), [code, errors.getvalue().splitlines(), printed]
+        yield named(line), [code, errors.getvalue().splitlines(), printed]

@@ -36,6 +36,7 @@ STUDIES = {
     "commands": ("command_cases", "cases"),
     "pages": ("page_cases", "cases"),
     "forms": ("form_cases", "cases"),
+    "code": ("code_cases", "cases"),
 }
 """The module beside this one that makes a study's cases, and its function."""
 OF_KERNELS = ("catalog", "counts", "timing", "replay", "launches")
