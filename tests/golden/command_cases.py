@@ -13,7 +13,9 @@ from iosim.commands.cli import main
 
 DATA = Path(__file__).resolve().parent.parent / "data"
 PTX = DATA.parent / "code" / "ptx"
-SQUARES = "--arg in=TENSOR(128x128,fp32) --arg out=TENSOR(128x128,fp32) --arg rows=128 --arg columns=128"
+SQUARES = (
+    "--arg in=TENSOR(128x128,fp32) --arg out=TENSOR(128x128,fp32) --arg rows=128 --arg columns=128"
+)
 SMALL = "--heads 4 --seq-len 1k --head-dim 64"
 CALLS = (
     f"predict --gpu h200 --kernel fa2 --causal {SMALL}",
@@ -132,7 +134,9 @@ def cases(calls: Sequence[str] = CALLS) -> Iterator[tuple[str, Any]]:
             except SystemExit as end:
                 code = end.code
         text = named(output.getvalue())
-        printed = json.loads(text) if line.endswith("--format json") and not code else text.splitlines()
+        printed = (
+            json.loads(text) if line.endswith("--format json") and not code else text.splitlines()
+        )
         if line in ROWS_OF:
             printed = [row for row in printed if row.partition(",")[0] in ROWS_OF[line]]
         yield named(line), [code, errors.getvalue().splitlines(), printed]
