@@ -15,7 +15,7 @@ from strategies import ALGORITHMS, FORWARD_ONLY, cases
 
 from iosim import predict
 from iosim.base.errors import InputError
-from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms import options_for, plan
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, PassSettings, Spill, Tile
 from iosim.kernel.launch import Outer
@@ -42,6 +42,22 @@ def test_lowered_bytes_are_the_counted_bytes(
 ) -> None:
     problem, kernel = data.draw(cases(algorithm, passes))
     chain = plan(problem, kernel)
+    assert wrong_bytes(chain, lower(chain, spill_slots=8)) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "splits"),
+    [(80, 2), (80, 3), (112, 4), (50, 3)],  # 5, 5, 7 and 4 blocks of 16: some CTAs have one less
+)
+@pytest.mark.parametrize("keeps_keys", [True, False])
+def test_a_cta_without_a_last_key_block_touches_none(
+    keys: int, splits: int, keeps_keys: bool
+) -> None:
+    problem = AttentionProblem(heads=2, seq_q=40, seq_k=keys, head_dim=16, passes="bwd")
+    options = options_for("efficient", {"key_splits": splits, "keeps_keys": keeps_keys})
+    chain = plan(problem, Kernel("efficient", "efficient", Tile(16, 16), options=options))
+    (main,) = [launch for launch in chain.launches if launch.outer is Outer.HEAD]
+    assert main.domain.key_blocks_total % main.domain.splits > 0
     assert wrong_bytes(chain, lower(chain, spill_slots=8)) == []
 
 
