@@ -280,9 +280,9 @@ class Executed:
                 yield self._names(together), used
                 before, used, more = before + used, 0.0, seconds + FILE_S
                 together.clear()
-                limits = [s for s in limits if s >= before + more]
-                if not limits:
-                    return
+            limits = [s for s in limits if s >= before + used + more] or limits[-1:]
+            if before + used + more > limits[0]:  # another may be short enough
+                continue
             together[of].append(n)
             used += more
         if together:
