@@ -49,7 +49,7 @@ def apart(recorded: Any, played: Any, at: str = "") -> list[str]:
 APART = ("code", "commands", "launches", "pages")
 """Studies whose tests stand below, in tests/code/test_recorded_code.py, tests/catalog/test_recorded_launches.py or
 tests/show/test_recorded_pages.py."""
-LONG = ("counts", "tiles", "replay", "timing", "distributed", "training")
+LONG = ("counts", "tables", "tiles", "replay", "timing", "distributed", "training")
 
 
 @pytest.mark.recorded

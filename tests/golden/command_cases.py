@@ -104,7 +104,34 @@ CALLS = (
     "check-claim --ratio 9 --kernel fa2 --gpu a100 --seq-len 4k",
     "model deepseek-v3.2 --gpu h200 --context 2k --batch 2 --layers 3",
     "decode --context 2k --gpu h200 --model deepseek-v3 --format json",
+    "orders --check-constant section=50MiB --gpu a100 --seq-len 1k --heads 8 --format csv",
+    f"orders --gpu a100 {SMALL} --code formula --format json",
+    f"tiles --gpu t4 --kernel flash {SMALL} --rejected",
+    "tiles --gpu h100 --model llama-3-8b --seq-len 512",
+    "predict --gpu h100 --model gemma-3-4b --layers 6 --seq-len 2k --format json",
+    "predict --gpu mi300x --heads 8 --seq-len 1k --head-dim 128 --causal --dtype bf16",
+    "predict --gpu h100 --kernel flex --mask butterfly --seq-len 2k --heads 4",
+    "predict --gpu h100 --kernel fa3 --seq-lens 100,300,50 --heads 8 --causal --dtype bf16",
+    "predict --gpu h100 --kernel flashmla --latent-kv --head-dim 576 --head-dim-v 512 --heads 16 --page-size 64 "
+    "--seq-len 1 --seq-len-k 2k",
+    f"explain --code {PTX}/flash_forward.sass --gpu h100 --format json",
+    "sweep --gpu a100 --kernel fa2 --heads 8 --seq-len 512:2k:x2 --method bounds --pass fwd,bwd",
+    "sweep --model llama-3-8b --gpu h100 --seq-len 512 --batch 1,2",
+    "ring --num-gpus 4 --causal --heads 8 --seq-len 8k --gpu h100 --pass fwd+bwd",
+    "model llama-3-8b --gpu h100,a100 --seq-len 512 --layers 2 --format json",
+    "train-memory --gpu h100 --layers 4 --seq-len 1k --recompute full --lora-rank 16 --precision bf16 --format json",
+    "train-memory --gpu h100 --layers 4 --data-parallel 4 --zero 2",
+    "train-memory --frontier batch --batch 1,2,4 --seq-len 1k --gpu l4 --format csv",
+    "decode --gpu h200 --model deepseek-v3.2 --context 4k",
+    "decode --gpu h100 --model gemma-3-4b --context 1k,8k --batch 4 --format csv",
+    "latency --stack vllm --gpu a100 --seq-lens 1,1,512 --seq-lens-k 1k,4k,512",
+    "formula cutlass --pass bwd --gpu a100 --seq-len 2k",
+    "reproduce --section D --format csv",
+    "models show deepseek-v3.2 --format json",
+    "predict --model mistral-7b --gpu h100 --seq-len 8k --method capacity --format csv",
+    "trace --gpu a100 --kernel naive --heads 1 --seq-len 128 --head-dim 64 --format chrome",
 )
+"""Calls of each command, and such as execute lines that no other does."""
 
 
 ROWS_OF = {

@@ -53,7 +53,7 @@ KERNEL = f"{RECORDED}::test_kernels_are_as_recorded[{{}}-{{}}]"
 LAUNCHES = "tests/catalog/test_recorded_launches.py"
 CODE = "tests/code/test_recorded_code.py"
 PAGES = "tests/show/test_recorded_pages.py"
-STUDIES_OF_KERNELS = ("catalog", "counts", "timing", "replay")
+STUDIES_OF_KERNELS = ("catalog", "tables", "counts", "timing", "replay")
 PREDICTIONS = "tests/prediction/test_golden_predictions.py"
 GOLDEN = (CODE, LAUNCHES, PAGES, RECORDED, PREDICTIONS)
 """Files of tests that hold every number of what they try to a recorded one, a kernel at a time."""

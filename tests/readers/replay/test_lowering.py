@@ -22,7 +22,7 @@ from iosim.kernel.launch import Outer
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import lower, start_order
-from iosim.readers.replay.objects import streams
+from iosim.readers.replay.objects import Grid, streams
 
 SLOW = settings(
     max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -302,3 +302,21 @@ def test_work_tiles_without_rows_spill_nothing() -> None:
     assert (frame.base[~runs] == -1).all()
     first = frame.base[runs].min()
     assert (frame.base[runs] - first).tolist() == [0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("sequences", "rows"),
+    [
+        (1, [0, 2, 4, 6, 8, 10]),  # tiles of two rows, one after the other
+        (2, [0, 2, 4, 8, 10, 12]),  # three tiles a sequence of 16 / 2 rows
+        (3, [0, 2, 5, 7, 10, 12]),  # two a sequence of 15 / 3
+    ],
+)
+def test_tiles_of_packed_sequences_begin_in_their_own_rows(sequences: int, rows: list[int]) -> None:
+    grid = Grid("K", 0, 1, 15 if sequences == 3 else 16, 1, 16, 16, sequences)
+    tiles = np.arange(6)
+    assert grid.row_of(tiles, 6, 2).tolist() == rows
+    shifts = [grid.row_shift(np.array([tile]), 6, 6, 2) for tile in tiles]
+    assert [int(np.ravel(shift)[0]) for shift in shifts] == [
+        row - 2 * tile for row, tile in zip(rows, tiles, strict=True)
+    ]
