@@ -21,8 +21,20 @@ from recorders import ROOT
 
 from iosim import InputError, load_profile
 from iosim.base.files import write_whole
-from iosim.catalog.libraries.loader import BACKWARD, CHECKED, COUNTED, entry, entry_name
+from iosim.catalog.libraries.loader import (
+    BACKWARD,
+    BACKWARD_TIMED,
+    CHECKED,
+    COUNTED,
+    PUBLISHED_TIMES,
+    TIMED,
+    entry,
+    entry_name,
+    on_gpu,
+)
 from iosim.catalog.serving import read_stack
+from iosim.evidence.published.tables import BYTES as READ_BYTES
+from iosim.evidence.published.tables import SPEEDUP, TIME, read, shipped
 from iosim.evidence.times.tables import SERVING_GPUS
 from iosim.evidence.validate.match import CHAIN_NAMES, OWN
 
@@ -35,8 +47,8 @@ PREDICTED = ("_blind", "_predicted")
 """In the names of tables that hold predictions."""
 STEPS = "h200_torch_"
 """Whole models' steps, in which a name is the backend's."""
-KINDS = (COUNTED, BACKWARD, "published bytes on", "timed on", "published times on")
-_, _, PUBLISHED_BYTES, TIMED, PUBLISHED_TIMES = KINDS
+PUBLISHED_BYTES = "published bytes on"
+KINDS = (COUNTED, BACKWARD, PUBLISHED_BYTES, TIMED, PUBLISHED_TIMES, BACKWARD_TIMED)
 BACKWARD_NAMES = ("_backward", "flash_bwd", "flash_bwd_sm90", "_fwdbwd")
 """How names of a backward's rows end."""
 BYTES = ("hbm_read", "l2_read", "dram_sectors")
@@ -115,15 +127,32 @@ def found() -> Iterator[tuple[str, str, str]]:
                 )
                 if not published and row.get("implementation", "").endswith(BACKWARD_NAMES):
                     kinds.append((BACKWARD, BYTES))
+                if row.get("pass") == "bwd":
+                    kinds = []
+                if row.get("pass", "fwd") != "fwd":
+                    kinds.append((BACKWARD_TIMED, TIMES))
                 for kind, columns in kinds:
                     if any(row.get(column) for column in columns):
                         yield kernel, kind, gpu
 
 
+def of_others() -> Iterator[tuple[str, str, str]]:
+    """The same of whole calls in the tables of others."""
+    for sample in (sample for path in shipped() for sample in read(path)[0]):
+        if not sample.launch:
+            name = on_gpu(entry(sample.kernel), sample.profile)["name"]
+            kinds = [PUBLISHED_BYTES] if sample.quantity in READ_BYTES else []
+            if sample.quantity in (TIME, SPEEDUP):
+                kinds = [PUBLISHED_TIMES] if sample.problem.forward else []
+                kinds += [BACKWARD_TIMED] if sample.problem.backward else []
+            for kind in kinds:
+                yield name, kind, sample.profile.name
+
+
 def text() -> str:
     """The table, as checked.csv has it."""
     gpus: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for kernel, kind, gpu in set(found()):
+    for kernel, kind, gpu in {*found(), *of_others()}:
         for name in {kernel, STAND_FOR.get(kernel, kernel)}:
             gpus[name, kind].add(gpu)
     out = io.StringIO()

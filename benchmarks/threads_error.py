@@ -30,12 +30,12 @@ from iosim import load_profile
 
 BSHD = {"layout": "bshd"}
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "flash-attn FA2": ("fa2", BSHD),
-    "flash_v2": ("fa2", BSHD),
-    "flash-attn": ("fa2", BSHD),
-    "flash-attn kvcache": ("fa2", BSHD),
-    "flash_attn_with_kvcache": ("fa2", BSHD),
-    "FA2 on sm_80 at ~1": ("fa2", BSHD),
+    "flash-attn FA2": ("flash-attn", BSHD),
+    "flash_v2": ("flash-attn", BSHD),
+    "flash-attn": ("flash-attn", BSHD),
+    "flash-attn kvcache": ("flash-attn", BSHD),
+    "flash_attn_with_kvcache": ("flash-attn", BSHD),
+    "FA2 on sm_80 at ~1": ("flash-attn", BSHD),
     "FA2 paged": ("fa2", BSHD | {"page_size": 256}),
     "SDPA flash": ("fa2", {}),
     "SDPA (flash)": ("fa2", {}),

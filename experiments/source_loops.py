@@ -63,7 +63,7 @@ FLASH = """
 #include "flash_fwd_kernel.h"
 #include "kernel_traits.h"
 using namespace FLASH_NAMESPACE;
-using Traits = Flash_fwd_kernel_traits<{head_dim}, {block_q}, {block_k}, 4, false, false, cutlass::half_t>;
+using Traits = Flash_fwd_kernel_traits<{head_dim}, {block_q}, {block_k}, {warps}, false, false, cutlass::half_t>;
 extern "C" __global__ void forward(__grid_constant__ const Flash_fwd_params params) {{
   compute_attn<Traits, false, {causal}, false, false, true, true, false, false>(params);
 }}
@@ -79,6 +79,7 @@ class Build(NamedTuple):
     causal: bool = False
     plain: bool = False
     package: bool = False
+    warps: int = 4
 
     @property
     def build(self) -> str:
@@ -100,7 +101,7 @@ class Build(NamedTuple):
         sizes = f"{self.block_q}x{self.block_k}"
         if self.kernel == "cutlass":
             return re.compile(rf"fmha_cutlassF_f16_aligned_{sizes}_rf_sm{self.cc}")
-        traits = f"ILi{self.head_dim}ELi{self.block_q}ELi{self.block_k}ELi4E"
+        traits = f"ILi{self.head_dim}ELi{self.block_q}ELi{self.block_k}ELi{self.warps}E"
         flags = "".join(f"Lb{int(flag)}E" for flag in (0, self.causal, 0, 0, 1, 1, 0, 0))
         return re.compile(rf"flash_fwd_kernel\w*traits{traits}\w*half_tE\w*?EE{flags}EEv")
 
@@ -111,6 +112,10 @@ class Build(NamedTuple):
             **{name: counted[name] for name in COUNTS},
         }  # fmt: skip
 
+
+BY_HAND = "fa3"
+"""Rows that stay as they are: FlashAttention-3 in fp8 (run_flash_fwd<90, ..., causal, varlen, PagedKVNonTMA>, its setup's
+options), five steps a turn; `two-level` with tile_size.h and utils.h's gemm of vllm-project/flash-attention."""
 
 EFFICIENT_BUILDS = tuple(
     Build("cutlass", cc, head_dim, *tile, plain=plain)
@@ -123,10 +128,30 @@ EFFICIENT_BUILDS = tuple(
     for plain in (False, True)
 )
 FLASH_BUILDS = tuple(
-    Build("fa2", 80, head_dim, 128, block_k, package=package)
-    for head_dim, block_k in ((64, 128), (128, 64))
-    for package in (False, True)
+    Build("fa2", 80, head_dim, 128, block_k) for head_dim, block_k in ((64, 128), (128, 64))
 )
+PACKAGE_BUILDS = tuple(
+    Build("fa2", cc, head_dim, *tile, causal=causal, package=True, warps=warps)
+    for cc, head_dim, tile, causal, warps in (
+        (80, 32, (128, 128), False, 4),
+        (80, 64, (128, 128), False, 4),
+        (80, 96, (128, 64), False, 4),
+        (80, 128, (128, 64), False, 4),
+        (80, 192, (128, 64), False, 8),
+        (80, 256, (128, 64), False, 8),
+        (89, 32, (128, 128), False, 4),
+        (89, 64, (128, 128), False, 4),
+        (89, 96, (128, 64), False, 4),
+        (89, 96, (64, 64), True, 4),
+        (89, 128, (128, 32), False, 4),
+        (89, 128, (64, 64), True, 4),
+        (89, 192, (128, 64), False, 8),
+        (89, 256, (64, 64), False, 4),
+        (90, 64, (128, 128), False, 4),
+        (90, 128, (128, 64), False, 4),
+    )
+)
+"""The tiles that flash_fwd_launch_template.h takes, by compute capability."""
 
 
 def compiled(build: Build, includes: Sequence[Path]) -> dict[str, Any]:
@@ -183,7 +208,7 @@ def main() -> None:
     builds = EFFICIENT_BUILDS
     if asked.flash is not None:
         includes.append(asked.flash / "csrc" / "flash_attn" / "src")
-        builds += FLASH_BUILDS
+        builds += FLASH_BUILDS + PACKAGE_BUILDS
     rows = []
     print(",".join(COLUMNS))
     for build in builds:
@@ -194,6 +219,7 @@ def main() -> None:
             rows.append(build.row(counted, name))
             print(",".join(str(cell) for cell in rows[-1].values()), flush=True)
     if asked.write:
+        rows += [row for row in recorded() if row["kernel"] == BY_HAND]
         lines = [",".join(COLUMNS), *(",".join(map(str, row.values())) for row in rows)]
         write_whole(RECORDED / TABLE, "\n".join(lines) + "\n")
 

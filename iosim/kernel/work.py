@@ -33,6 +33,9 @@ class Loop:
     before each. They copy anew once the products are begun, and all meet."""
     score_operations: float = 0.0
     """Instructions on each score in every step, beyond its exponential and what every softmax needs."""
+    instructions_per_score: float | None = None
+    """Instructions that a thread executes for each score in every step, products aside; None where its build was not
+    counted."""
     widened: float = 0.0
     """Values of a narrower cache that warps widen for a score, each those of the keys that it multiplies."""
     list_cycles: float = 0.0

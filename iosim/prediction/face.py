@@ -93,7 +93,7 @@ def foot_lines(p: Prediction) -> list[str]:
 
 def range_lines(p: Prediction) -> list[str]:
     """How far off HBM bytes may be for constants of the L2 that are not the GPU's own and for CTAs that may part, and
-    the time for rates that were not measured on it, where there are such."""
+    the time for rates that were not measured on it and kernels that nobody timed, where there are such."""
     lines, span, times = [], p.hbm_range, p.time_range
     if span is not None:
         read, write = (
@@ -113,10 +113,9 @@ def range_lines(p: Prediction) -> list[str]:
         lines.append(f"  range: HBM read {read}, written {write}, for {listed(why)}")
     if times is not None:
         least, highest = map(seconds_text, times.seconds)
-        unmeasured = ", ".join(times.rates)
-        lines.append(
-            f"  range: time {least} to {highest}, for rates that were not measured on this GPU ({unmeasured})"
-        )
+        why = [f"rates that were not measured on this GPU ({', '.join(times.rates)})"]
+        why += ["a kernel that nobody timed on any GPU"] if times.untimed else []
+        lines.append(f"  range: time {least} to {highest}, for {listed(why)}")
     return lines
 
 

@@ -3,6 +3,7 @@ key/value heads and parameters are what iosim reads of the same keys. Without tr
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
 from collections.abc import Iterator
@@ -241,3 +242,85 @@ def test_encoders_are_no_decoders(group: str, auto: str) -> None:
         assert not model.causal, kind
         assert model.cache_bytes(1, 1000, "bf16") == 0, kind
     assert seen >= 5
+
+
+WITH_MORE = {"blip", "blip-2", "instructblip", "instructblipvideo", "git"}
+"""Models with an image whose text is no module of its own, or has cross attention to the image."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "group", ["MASKED_LM", "CTC", "AUDIO_CLASSIFICATION", "IMAGE_CLASSIFICATION", ""]
+)
+def test_weights_of_what_is_no_decoder_are_right_or_not_told(group: str) -> None:
+    """Within 5 % of the class's parameters; not known; or with what was not read in the first sentence."""
+    from transformers.models.auto import modeling_auto as lists
+
+    classes = getattr(lists, f"MODEL_FOR_{group}_MAPPING_NAMES" if group else "MODEL_MAPPING_NAMES")
+    ends = {"MASKED_LM": "MaskedLM", "CTC": "CTC"}.get(group, group.title().replace("_", ""))
+    auto = f"AutoModelFor{ends}" if group else "AutoModel"
+    seen, wrong = 0, {}
+    for kind in [kind for kind in classes if kind not in types("CAUSAL_LM") or group]:
+        module = None if kind in WITHOUT or _is_both(kind) else built(auto, kind)
+        if module is None or any(isinstance(value, dict) for value in _parts(module.config)):
+            continue
+        names = classes[kind] if isinstance(classes[kind], tuple) else (classes[kind],)
+        try:
+            model = load_model({**module.config, "dtype": "bfloat16", "architectures": [names[0]]})
+        except InputError:
+            continue
+        seen += 1
+        headed = model.causal and group == ""  # a base class has no head, which its decoder has
+        if model.weight_bytes is None or "(" in model.title or headed:
+            continue
+        if abs(off(module, model)) > POOLED.get(kind, 0.05):
+            wrong[kind] = f"{off(module, model):+.1%}"
+    assert not wrong
+    assert seen >= 5
+
+
+POOLED = {"albert": 0.08}
+"""Types whose base class has a pooler that is more than 5 % of all -> what that may be."""
+
+
+def _parts(config: dict[str, Any]) -> list[Any]:
+    return [value for key, value in config.items() if key.endswith("_config")]
+
+
+@pytest.mark.slow
+def test_texts_of_models_that_see_are_within_three_percent() -> None:
+    """The text of every model with an image or a sound: its own module and the head."""
+    from transformers.models.auto import modeling_auto as lists
+
+    logging.disable()
+    warnings.simplefilter("ignore")
+    seen, wrong = 0, {}
+    for kind in lists.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
+        try:
+            config = transformers.CONFIG_MAPPING[kind]()
+            with torch.device("meta"):
+                module = transformers.AutoModelForImageTextToText.from_config(config)
+            keys = json.loads(config.to_json_string(use_diff=False))
+            model = load_model({**keys, "dtype": "bfloat16"})
+        except Exception:  # what transformers or iosim refuses, or what needs another package
+            continue
+        parts = dict(module.named_modules())
+        text = next((parts[name] for name in TEXTS if name in parts), None)
+        if text is None or kind in WITH_MORE or "(" in model.title or model.weight_bytes is None:
+            continue
+        # Whether the head is the table is the text's to say: a whole model's class ties both by default, and does
+        # not where the file of weights has both.
+        head = parts.get("lm_head") if "lm_head" not in dict(text.named_children()) else None
+        tied = head is None or model.weights is None or model.weights.tied
+        head_numbers = 0 if tied else sum(p.numel() for p in head.parameters())
+        numbers = sum(p.numel() for p in text.parameters()) + head_numbers
+        seen += 1
+        share = model.weight_bytes / 2 / numbers - 1
+        if abs(share) > 0.03:
+            wrong[kind] = f"{share:+.1%}"
+    assert not wrong
+    assert seen >= 45
+
+
+TEXTS = ("model.language_model", "model.text_model", "language_model", "text_model")
+"""Where a model that sees keeps its text."""

@@ -88,3 +88,65 @@ def test_open_kernels_start_heads_that_fit_16_mib_together() -> None:
     )
     dense = resolve("cudnn_oss", causal.with_(mask="none"), load_profile("a100")).schedule
     assert dense.order is Order.QUERY
+
+
+def backward(head_dim: int, mask: str = "none", **more: int) -> AttentionProblem:
+    sizes = {"batch": 2, "heads": 16, "seq_q": 4096, **more}
+    return AttentionProblem(head_dim=head_dim, dtype="fp16", mask=mask, passes="bwd", **sizes)
+
+
+def test_open_kernels_stand_in_where_cudnns_own_are_not_described() -> None:
+    a100, l4 = load_profile("a100"), load_profile("l4")
+    wide = AttentionProblem(heads=16, seq_q=1024, head_dim=256, dtype="fp16")
+    for problem, why in ((wide, "is compiled for 64, 128"), (backward(128), "no model of it")):
+        kernel = resolve("cudnn", problem, a100)
+        assert kernel.name == "cudnn-oss-sm80"
+        assert any("stands in" in note and why in note for note in kernel.notes)
+        with pytest.raises(InputError, match=why):  # they need cc 8.0
+            resolve("cudnn", problem, l4)
+    both = resolve("cudnn", backward(128).with_(passes="fwd+bwd"), a100)
+    assert both.name == "cudnn-oss-sm80"
+    with pytest.raises(InputError, match=r"accepted there: .*\bfa2\b"):
+        resolve("cudnn", wide, l4)
+    with pytest.raises(InputError, match="copies pad other widths"):
+        resolve("cudnn", backward(96), a100)
+
+
+def test_the_open_backward_moves_what_its_source_says() -> None:
+    """A CTA owns 64 keys (128 at 64 columns) and walks all queries: Q and dO of every head once for each of them, and
+    an addition of fp32 to dQ."""
+    for head_dim, keys in ((64, 128), (128, 64), (256, 64)):
+        p = predict(backward(head_dim), "cudnn", "a100", method="capacity")
+        (main,) = (launch for launch in p.chain.launches if launch.name == "bwd.main")
+        matrix = 2 * 16 * 4096 * head_dim * 2
+        moved = {
+            (r.tensor, r.direction): r.bytes
+            for r in p.traffic
+            if r.level == "l2" and r.launch == "bwd.main"
+        }
+        blocks = 4096 // keys
+        assert main.work_tiles == 2 * 16 * blocks
+        assert moved["Q", "read"] == moved["dO", "read"] == blocks * matrix
+        assert moved["dQ_acc", "write"] == blocks * 2 * matrix
+        assert moved["dK", "write"] == moved["dV", "write"] == matrix
+
+
+def test_a_causal_backward_starts_the_first_keys_of_several_heads() -> None:
+    a100 = load_profile("a100")
+    causal, plain = (resolve("cudnn", backward(128, mask), a100) for mask in ("causal", "none"))
+    # Q, dO and fp32 dQ of a head: 4096 x (256 + 256 + 512) x ... bytes; 32 MiB hold eight.
+    assert 4096 * (2 * 128 * 2 + 128 * 4) * 8 == 32 << 20
+    assert (causal.backward.schedule.order, causal.backward.schedule.section_heads) == (
+        Order.HEAD,
+        8,
+    )
+    assert plain.backward.schedule.order is Order.QUERY
+
+
+def test_a_speed_that_the_source_states_lies_in_the_range() -> None:
+    """bprop_f16_sm80.py: 89 TFLOP/s at 2 x 16 heads of 4,096 tokens, head_dim 128, on an A100."""
+    p = predict(backward(128), "cudnn", "a100", method="capacity")
+    span = p.time_range
+    assert span is not None
+    assert span.untimed
+    assert span.seconds[0] < 2.5 * 4 * 32 * 4096**2 * 128 / 89e12 < span.seconds[1]

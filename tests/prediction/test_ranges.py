@@ -26,7 +26,7 @@ from iosim.prediction.call import Call
 from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.face import range_lines
 from iosim.prediction.predictor import Request, predict
-from iosim.prediction.ranges import FEW_QUERIES_PRODUCTS, HbmRange, hbm_range
+from iosim.prediction.ranges import FEW_QUERIES_PRODUCTS, UNTIMED, HbmRange, hbm_range
 from iosim.prediction.replays import Replays, tile_accesses
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.play import Play
@@ -325,3 +325,27 @@ def test_stores_that_are_inferred(overheads: list[tuple[str, Mode, str]], inferr
     ]
     chain: Any = SimpleNamespace(launches=launches)
     assert bool(ranges._inferred_stores(chain)) is inferred
+
+
+@pytest.mark.parametrize(
+    ("kernel", "gpu", "passes", "untimed"),
+    [
+        ("fa2", "l4", "fwd", False),
+        ("cudnn", "a100", "fwd", False),
+        ("cudnn", "a100", "bwd", True),
+        ("cudnn", "a100", "fwd+bwd", True),
+        ("cudnn", "h100", "bwd", False),
+        ("fa-turing", "t4", "fwd", False),
+        ("fa4-sm80", "a100", "fwd", True),
+    ],
+)
+def test_a_kernel_that_nobody_timed_has_a_wider_range(
+    kernel: str, gpu: str, passes: str, untimed: bool
+) -> None:
+    problem = AttentionProblem(heads=16, seq_q=1024, head_dim=128, dtype="fp16", passes=passes)
+    p = predict(problem, kernel, gpu, method="capacity")
+    times = p.time_range
+    assert times is not None
+    assert times.untimed is untimed
+    assert (times.seconds[1] >= (1 + UNTIMED[1]) * p.time_s) is untimed
+    assert ("nobody timed" in "".join(range_lines(p))) is untimed

@@ -215,6 +215,10 @@ ROW: Mapping[str, Key] = {
         Text((FMA, *MatrixUnit)), "what computes its products, where not as in [kernel]"
     ),
     "score_operations": Key(Real(0, 100), "instructions a score beside those of every softmax"),
+    "instructions_per_score": Key(
+        Real(0, 100),
+        "instructions a thread executes for each score, products aside, as counted in its build",
+    ),
     "serial_cycles": Key(
         Real(0, 1e5), "cycles of a step in which its instructions wait for one another"
     ),
@@ -292,6 +296,7 @@ _TILE = (
     "v_in",
     "interleaves",
     "score_operations",
+    "instructions_per_score",
     "serial_cycles",
     "loads_ahead",
     "options",
@@ -361,6 +366,7 @@ FILE: Mapping[str, Key] = {
     "like": Key(Text()),
     "in_models": Key(Text()),
     "before": Key(Text()),
+    "stands_in": Key(Text()),
     "algorithm": Key(Text(algorithms), "what its launches move and compute (iosim kernels list)"),
     "source": Key(Text(lines=True), "where this was taken from"),
     "inferred": Key(_NAMES, "what nobody published: every prediction repeats it"),

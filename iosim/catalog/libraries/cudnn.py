@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from iosim.base.errors import InputError
 from iosim.base.pointwise import pointwise
 from iosim.base.records import replace
+from iosim.catalog.algorithms import options_of
+from iosim.catalog.algorithms.flash_options import Adds, FlashOptions
 from iosim.catalog.libraries.rules import Rules, SplitGrid, rule_book
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.kernel import Kernel
+from iosim.kernel.kernel import Kernel, PassSettings, Tile
 from iosim.kernel.launch import SECTOR_BYTES, Mode, Overhead
 from iosim.kernel.schedule import Order, Schedule, Scheduler, Start
+from iosim.kernel.work import Fragments, Layout
 from iosim.problem.attention import AttentionProblem
 
 MOST_SPLITS = 64
@@ -20,6 +24,15 @@ WIDE_HEAD_DIM = 128
 LPT_KEYS = (1024, 16384)
 L2_BUDGET_BYTES, NARROW = 16 << 20, 128
 """K and V of the heads that start together, and the widest heads for which it is so much (api_sm80.py); else half."""
+BACKWARD_BUDGET_BYTES = 32 << 20
+"""Q, dO and dQ's sums of the heads that start together in a causal backward: the forward's default (config_sm80.py), since
+the backward's own is not in the sources that were read."""
+STAGED_COLUMNS = 128
+"""Widest heads for which dQ's additions are put in order in shared memory (bprop_f16_sm80.py, dq_smem_coalesce)."""
+NARROW_TILE, NARROW_WIDTH, NARROW_SHARED_BYTES = Tile(64, 128, 8, 2), 64, 98_304
+"""Tile and shared memory of the backward for whole tiles of 64 columns (bprop_d64_f16.py)."""
+NARROW_FRAGMENTS = Fragments(Layout.GRADIENTS, warps_along=(4, 8, 4))
+"""Warps along the queries of scores and dQ, along the keys of dK and dV (there)."""
 WHOLE_KEYS = 256
 """Keys up to which kernels of 64 query rows run, which do not split them."""
 
@@ -87,6 +100,63 @@ class CudnnOpenRules(Rules):
         )
         together = max(1, budget // a_head) * problem.group
         return replace(stated, order=Order.HEAD, start=Start.HEAVY_FIRST, section_heads=together)
+
+    def finish(self, kernel: Kernel, problem: AttentionProblem, profile: HardwareProfile) -> Kernel:
+        """The backward's order, tile and additions. Raises InputError: heads that the host pads first."""
+        if not problem.backward:
+            return kernel
+        width = max(problem.head_dim, problem.head_dim_v)
+        if min(problem.head_dim, problem.head_dim_v) < (kernel.compiled_head_dim or width):
+            why = "copies pad other widths before its backward, which are not described"
+            widths = f"`head_dim` {problem.head_dim}, `head_dim_v` {problem.head_dim_v}"
+            raise InputError(
+                f"{widths}: kernel {kernel.name}: {why}; accepted: 64, 128 or 256 both"
+            )
+        if runs_narrow_backward(problem):
+            return replace(kernel, backward=narrow_backward(kernel.backward))
+        options = options_of(kernel, FlashOptions)
+        if width > STAGED_COLUMNS:
+            # Each lane adds where its fragment lies: eight rows of 32 bytes a request.
+            options = replace(options, adds=Adds.PACKETS)
+        schedule = kernel.backward.schedule
+        if problem.mask != "none":
+            schedule = replace(
+                schedule, order=Order.HEAD, section_heads=backward_heads_together(problem)
+            )
+        return replace(
+            kernel, options=options, backward=replace(kernel.backward, schedule=schedule)
+        )
+
+
+def runs_narrow_backward(problem: AttentionProblem) -> bool:
+    """True where the backward for 64 columns alone runs: no mask, as many key heads as heads, whole tiles
+    (_sm80_d64_fast_path_eligible)."""
+    return (
+        problem.head_dim == problem.head_dim_v == NARROW_WIDTH
+        and problem.mask == "none"
+        and problem.group == 1
+        and problem.seq_q % NARROW_TILE.block_q == 0
+        and problem.seq_k % NARROW_TILE.block_k == 0
+    )
+
+
+def narrow_backward(stated: PassSettings) -> PassSettings:
+    """The backward for 64 columns: its own tile, blocks of keys fastest, then heads."""
+    return replace(
+        stated,
+        tile=NARROW_TILE,
+        shared_memory_bytes=NARROW_SHARED_BYTES,
+        fragments=NARROW_FRAGMENTS,
+    )
+
+
+def backward_heads_together(problem: AttentionProblem) -> int:
+    """Query heads whose blocks of keys start together, the first blocks of all of them before the second: groups whose
+    Q, dO and sums of dQ fit `BACKWARD_BUDGET_BYTES`, one at least (SCHED_LPT_L2)."""
+    row_bytes = (problem.head_dim + problem.head_dim_v) * problem.input_type.bytes
+    row_bytes += problem.head_dim * 4
+    a_group = problem.longest_q * problem.group * row_bytes
+    return max(1, BACKWARD_BUDGET_BYTES // a_group) * problem.group
 
 
 @pointwise

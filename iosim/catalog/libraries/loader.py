@@ -23,6 +23,8 @@ CHECKED = _HERE / "checked.csv"
 """What each kernel was checked against, made of the recorded tables (benchmarks/checked.py)."""
 COUNTED, BACKWARD = "bytes counted on", "backward's on"
 """Kinds of a kernel's bytes that stand together."""
+TIMED, PUBLISHED_TIMES, BACKWARD_TIMED = "timed on", "published times on", "backward timed on"
+"""Kinds of its times."""
 
 Entry = Mapping[str, Any]
 
@@ -34,7 +36,7 @@ def entry_names() -> tuple[str, ...]:
 
 OF_CODE = ("splits", "machine")
 """What a kernel that was read from code may say beside what a file does."""
-OWN_NAMES = ("aliases", "backward_aliases", "in_models")
+OWN_NAMES = ("aliases", "backward_aliases", "in_models", "stands_in")
 """What a file does not take over from the one that it is like."""
 ROWS = ("tile", "split_tile", "backward_tile", "spill", "backward_spill")
 """Lists of rows of which the first that fits is taken."""
@@ -147,6 +149,12 @@ def counted_on(name: str, backward: bool = False) -> tuple[str, ...]:
     name that the catalog lacks, none."""
     gpus = _checked().get(name, {}).get(BACKWARD if backward else COUNTED)
     return tuple(gpus.split(", ")) if gpus else ()
+
+
+def was_timed(name: str, backward: bool = False) -> bool:
+    """True where somebody counted or timed a catalog kernel's forward, or its backward, on some GPU."""
+    kinds = (BACKWARD, BACKWARD_TIMED) if backward else (COUNTED, TIMED, PUBLISHED_TIMES)
+    return any(kind in _checked().get(name, {}) for kind in kinds)
 
 
 def chosen(name: str, problem: AttentionProblem, profile: HardwareProfile) -> tuple[str, str]:

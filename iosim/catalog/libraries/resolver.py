@@ -21,7 +21,7 @@ from iosim.catalog.libraries.loader import (
     overheads,
 )
 from iosim.catalog.libraries.rules import Rules, SplitGrid, rules_of
-from iosim.catalog.libraries.support import check_support
+from iosim.catalog.libraries.support import check_support, runs
 from iosim.hardware.profile import HardwareProfile, cc_text
 from iosim.kernel.kernel import BACKWARD_PASSES, QUEUE, Kernel, PassSettings, RowPass, Spill, Tile
 from iosim.kernel.launch import Edge, Fetch
@@ -161,17 +161,19 @@ def resolve(
     overrides = overrides or Overrides()
     first, _, second = name.partition(AND)
     if problem.passes != "fwd+bwd":
-        data = on_gpu(entry(name), profile)
+        data, more = _running(name, problem, profile)
         compiled = check_support(data, problem, profile)
-        return _resolved(data, compiled, problem, profile, overrides, notes)
+        return _resolved(data, compiled, problem, profile, overrides, notes + more)
     # Both passes: each resolved as it would be alone, then joined to a kernel and what follows it.
-    names = {"fwd": first, "bwd": second or first}
+    if second:
+        entries = [on_gpu(entry(direction), profile) for direction in (first, second)]
+    else:
+        data, more = _running(first, problem, profile)
+        entries, notes = [data, data], notes + more
     passes = [
-        (on_gpu(entry(direction), profile), problem.with_(passes=which))
-        for which, direction in names.items()
+        (data, problem.with_(passes=which))
+        for data, which in zip(entries, ("fwd", "bwd"), strict=True)
     ]
-    if not second:
-        check_support(passes[0][0], problem, profile)
     with refusing(passes=problem.passes):
         forward, backward = (
             _resolved(
@@ -188,6 +190,22 @@ def resolve(
     if overrides.pack_group is not None:
         _packs_by_hand(forward, problem, overrides.pack_group)
     return _followed(forward, backward)
+
+
+def _running(
+    name: str, problem: AttentionProblem, profile: HardwareProfile
+) -> tuple[Entry, tuple[str, ...]]:
+    """The entry of the kernel that a name means on a GPU, or of the one that stands in for it where it is not described
+    for the problem (`stands_in`), with the reason in words. Raises InputError: none of them runs the problem."""
+    data = on_gpu(entry(name), profile)
+    other = entry(data["stands_in"]) if "stands_in" in data else None
+    try:
+        check_support(data, problem, profile)
+    except InputError as reason:
+        if other is None or not runs(other, problem, profile):
+            raise
+        return other, (f"{other['name']} stands in, another kernel: {reason}",)
+    return data, ()
 
 
 def _followed(forward: Kernel, backward: Kernel) -> Kernel:

@@ -35,6 +35,11 @@ def check_support(data: Entry, problem: AttentionProblem, profile: HardwareProfi
     )
 
 
+def runs(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> bool:
+    """True where the kernel of exactly this file can run the problem on the GPU."""
+    return next(_refusals(data, problem, profile), None) is None
+
+
 def runs_on_gpu(data: Entry, dtype: str, profile: HardwareProfile) -> bool:
     """True where the kernel, or the one that its file names for older GPUs, has code for the GPU and the input type: a
     loop over many kernels asks this first, since a refusal names every kernel that would do."""
@@ -47,7 +52,7 @@ def _refusals(data: Entry, problem: AttentionProblem, profile: HardwareProfile) 
     yield from _refused_gpu(data, problem, profile)
     yield from _refused_terms(data, problem)
     yield from _refused_pass(data, problem, profile)
-    yield from _refused_sizes(data, problem)
+    yield from _refused_sizes(data, problem, profile)
 
 
 def _refused_gpu(data: Entry, problem: AttentionProblem, profile: HardwareProfile) -> Iterator[str]:
@@ -113,7 +118,9 @@ def _refused_pass(
         yield f"`kernel` {name}: it reads one latent K/V; accepted with it: `latent_kv=True`"
 
 
-def _refused_sizes(data: Entry, problem: AttentionProblem) -> Iterator[str]:
+def _refused_sizes(
+    data: Entry, problem: AttentionProblem, profile: HardwareProfile
+) -> Iterator[str]:
     """Widths of heads, and pages of the cache."""
     requires, name, page = data["requires"], data["name"], problem.page_size
     widths = requires.get("widths")
@@ -127,10 +134,23 @@ def _refused_sizes(data: Entry, problem: AttentionProblem) -> Iterator[str]:
         yield f"`page_size` {page}: not supported by kernel {name}; accepted: multiples of {requires['page_multiple']}"
     widest = max(problem.head_dim, problem.head_dim_v)
     compiled = requires.get("head_dims")
-    if compiled is None and widest > requires["max_head_dim"]:
-        yield f"`head_dim` {widest}: kernel {name} goes up to {requires['max_head_dim']}"
-    if compiled is not None and widest > max(compiled):
-        yield f"`head_dim` {widest}: kernel {name} is compiled for {', '.join(map(str, compiled))}"
+    if widest > widest_head(data):
+        if compiled is None:
+            widths = f"goes up to {requires['max_head_dim']}"
+        else:
+            widths = f"is compiled for {', '.join(map(str, compiled))}"
+        wide = _kernels(
+            lambda other: (
+                widest <= widest_head(other) and runs_on_gpu(other, problem.dtype, profile)
+            )
+        )
+        yield f"`head_dim` {widest}: kernel {name} {widths}; accepted there: {wide or 'none'}"
+
+
+def widest_head(data: Entry) -> int:
+    """The most columns of a head that a kernel takes."""
+    requires = data["requires"]
+    return int(max(requires.get("head_dims") or [requires["max_head_dim"]]))
 
 
 def _takes(term: str) -> Callable[[Entry], bool]:

@@ -74,6 +74,8 @@ def model_of(
     """The model that a config's keys describe; `nested` is part of another, and often left to its class's defaults;
     what `sees` an image is no decoder; keys `outside` its table are not read."""
     read = _read(config, name, nested=nested)
+    if sees and read.get("vocab_size") is not None:  # a key that towers have of their text's class
+        read.facts |= {"no_table"}
     _refuse_approximate(read)
     layers = layer_number(read)
     # A family without attention has states in every layer; of all others each layer says what it mixes
@@ -398,12 +400,11 @@ def _compressed(read: Reading, heads: int, mixer: str) -> LayerKind:
 
 def _kv_heads(read: Reading, heads: int) -> int:
     if read.type == "falcon":
-        new = read.get("new_decoder_architecture")
-        if not new:
-            return 1 if read.get("multi_query") else heads
+        if not read.flag("new_decoder_architecture"):
+            return 1 if read.flag("multi_query") else heads
         return read.whole(("num_kv_heads",), MAX_HEADS) or heads
-    if read.get("multi_query") or (
-        read.get("multi_query_attention") and read.size("kv_heads", MAX_HEADS) is None
+    if read.flag("multi_query") or (
+        read.flag("multi_query_attention") and read.size("kv_heads", MAX_HEADS) is None
     ):
         return 1
     if read.config.get("multi_query") is False and read.type == "gpt_bigcode":

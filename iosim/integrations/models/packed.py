@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 from iosim.base.schema import one_line
 from iosim.integrations.models.reading import Reading, at
 
-BYTES = {"float32": 4.0, "fp32": 4.0, "fp8": 1.0}
+BYTES = {
+    **dict.fromkeys(("float64", "fp64", "double"), 8.0),
+    **dict.fromkeys(("float32", "fp32", "float", "tf32"), 4.0),
+    **dict.fromkeys(("bfloat16", "bf16", "float16", "fp16", "half", "auto"), 2.0),
+    **dict.fromkeys(("fp8", "float8_e4m3fn", "float8_e5m2", "int8", "uint8"), 1.0),
+}
+"""Types of numbers -> bytes."""
 SCALE, ZERO = 2.0, 0.5
 """Bytes of a group's scale, and of its 4-bit zero, beside integers."""
 METHODS = {
@@ -79,9 +85,10 @@ class Sizes(NamedTuple):
 def number_bytes(read: Reading, layers: int) -> Sizes:
     """Bytes of a number in each part. Raises InputError: packed in a way that is not known."""
     config = read.config
-    type_bytes = BYTES.get(
-        str(config.get("torch_dtype") or config.get("dtype")).removeprefix("torch."), 2.0
-    )
+    kind = config.get("torch_dtype") or config.get("dtype") or "bfloat16"
+    type_bytes = BYTES.get(str(kind).removeprefix("torch.").lower())
+    if type_bytes is None:
+        raise read.refused(f" has numbers of type {one_line(str(kind), 40)}, which is not known")
     packed = config.get("quantization_config") or config.get("quantization")
     if not packed:
         return Sizes(type_bytes, type_bytes, type_bytes, type_bytes)
@@ -166,8 +173,9 @@ def _group(group: Any) -> float | None:
 def _bits(bits: Any, group: Any, *, scale: float) -> float | None:
     if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 16:
         return None
-    grouped = isinstance(group, int) and group > 0
-    return bits / 8 + (scale / group if grouped else 0.0)
+    if isinstance(group, bool) or not isinstance(group, int | None):
+        return None
+    return bits / 8 + (scale / group if group is not None and group > 0 else 0.0)
 
 
 def _whole(packed: Mapping[str, Any]) -> float | None:

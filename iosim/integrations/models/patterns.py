@@ -106,13 +106,15 @@ def first(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, int):
         return None
+    if value < 0:  # ERNIE 4.5 counts its last layer with experts from the end
+        return first(read, row, layers + value, layers) if "more" in row else None
     count = value + row.get("more", 0)
     return [row["inside"] if n < count else row["outside"] for n in range(layers)]
 
 
 def last(read: Reading, row: Row, value: Any, layers: int) -> list[str] | None:
     """The last so many layers."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         return None
     return [row["inside"] if n >= layers - value else row["outside"] for n in range(layers)]
 
@@ -217,6 +219,15 @@ READERS: Mapping[str, Reader] = {
 }
 
 
+TAKEN = {
+    **dict.fromkeys(("every", "period", "first", "last", "indexed", "zamba"), "a whole number"),
+    "plamo": "a whole number of at least 2",
+    "numbers": "a number a layer",
+    "letters": "a letter a layer",
+}
+"""Reader -> the values that it takes."""
+
+
 def _full(read: Reading, row: Row, value: list[Any], layers: int) -> list[Any]:
     """A value a layer of a list that has as many, more, or one round of several."""
     if row.get("cycled"):
@@ -243,19 +254,49 @@ def rows(read: Reading, group: str) -> list[Row]:
 
 
 def _has(read: Reading, row: Row) -> bool:
-    return bool(read.get(row["with"]))
+    key = row["with"]
+    return read.flag(key) if key.startswith("use_") else bool(read.get(key))
 
 
 def mixer_words(read: Reading, layers: int) -> list[str] | None:
     """What each layer mixes its tokens with, by the first key that says it; None where none does. A list of places
     that is empty says nothing."""
-    # All rows are looked up, so that each key counts as read; the first that says something holds.
-    layer_words = None
-    for row in rows(read, "mixer"):
+    said = told(read, rows(read, "mixer"), layers, one=True)
+    return said[0][1] if said else None
+
+
+def told(
+    read: Reading, some: list[Row], layers: int, *, one: bool = False
+) -> list[tuple[Row, list[str]]]:
+    """(row, a word a layer) of the rows whose keys say something; of the first of them alone where `one` is enough.
+    Raises InputError: a value that no reader of its key takes."""
+    answers: list[tuple[Row, list[str]]] = []
+    strange: dict[str, Row] = {}
+    # All keys are looked up, so that each counts as read.
+    for row in some:
         value = read.get(row["key"])
-        if layer_words is None:
-            layer_words = READERS[row["reader"]](read, row, value, layers)
-    return layer_words
+        if one and answers:
+            continue
+        layer_words = READERS[row["reader"]](read, row, value, layers)
+        if layer_words is not None:
+            answers.append((row, layer_words))
+        elif value:  # 0, false and what is empty say that there is nothing of the kind
+            strange[row["key"]] = row
+    for key, row in strange.items():
+        value = at(read.config, key)
+        if not _is_taken(read, key, value, layers):
+            raise wrong(read, row, value, TAKEN.get(row["reader"], "a list of layers"))
+    return answers
+
+
+def _is_taken(read: Reading, key: str, value: Any, layers: int) -> bool:
+    """True where some reader of a key takes a value, if in other models or beside other keys."""
+    named = (row for group in ("mixer", "feed", "shared") for row in PATTERNS[group])
+    return any(
+        READERS[row["reader"]](read, row, value, layers) is not None
+        for row in named
+        if row["key"] == key
+    )
 
 
 def layer_count(read: Reading) -> int | None:

@@ -11,7 +11,6 @@ from typing import Any
 
 from iosim.base.records import dataclass
 from iosim.integrations.models import patterns
-from iosim.integrations.models.patterns import READERS
 from iosim.integrations.models.reading import FAMILIES, MAX_LAYERS, SIZES, Reading, at
 from iosim.studies.models.layers import LayerKind
 
@@ -141,7 +140,7 @@ def _shared(read: Reading, layers: int) -> list[str]:
     read = read.with_own(defaults) if defaults else read
     shared = [""] * layers
     for row in patterns.rows(read, "shared"):
-        row_words = READERS[row["reader"]](read, row, read.get(row["key"]), layers)
+        row_words = next((words for _, words in patterns.told(read, [row], layers)), None)
         mine = {row["inside"]} if "inside" in row else {*row["words"].values()}
         remaining = ["" if old in mine else old for old in shared]  # a later key says it anew
         shared = [new or old for new, old in zip(row_words or remaining, remaining, strict=True)]

@@ -106,6 +106,8 @@ class Reading:
         hold one number many times stand for it."""
         value = self.get(*names)
         if isinstance(value, list) and value and all(entry == value[0] for entry in value):
+            if value[0] is None:
+                raise self.refused(f": {self.key_of(names)} lists null alone; {ACCEPTED}")
             value = value[0]
         if value is None:
             return None
@@ -146,8 +148,12 @@ class Reading:
         return float(value) if 0 < value <= MAX_RATIO else None
 
     def flag(self, *names: str) -> bool:
-        """True where a key is there and true."""
-        return bool(self.get(*names))
+        """True where a key is there and true. Raises InputError: it is neither true nor false."""
+        value = self.get(*names)
+        if value is None or value in (False, True):  # 0 and 1 stand for them
+            return bool(value)
+        said = f"{self.key_of(names)} {one_line(repr(value), 40)}"
+        raise self.refused(f": {said} is no flag; accepted: true or false")
 
     def is_one_of(self, group: str) -> bool:
         """True where the model_type belongs to a group of `families.toml`'s facts."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from iosim.base.schema import one_line
+from iosim.integrations.models.causal import headless, is_crossed, letters
 from iosim.integrations.models.patterns import PATTERNS
 from iosim.integrations.models.reading import FAMILIES, SIZES, SPELLINGS, Reading, class_defaults
 
@@ -40,6 +41,13 @@ def caveats_of(
             f"architectures {one_line(strange, 40)} is no class of {one_line(read.said_type, 40)} that is "
             "known here, read by its keys alone"
         )
+    if causal and is_crossed(read):
+        clauses.append("its layers attend to an encoder's output, too, which is not counted")
+    silent = None if nested or not causal else headless(read)
+    if silent is not None:
+        clauses.append(
+            f"{one_line(silent, 40)} writes no tokens; counted as if its table were a head"
+        )
     unread_keys = [*unread(read), *outside]
     if unread_keys:
         more = f" and {len(unread_keys) - MOST} more" if len(unread_keys) > MOST else ""
@@ -60,16 +68,12 @@ def built_otherwise(read: Reading) -> str | None:
     ):
         return None
     # Classes begin as their type does; some types have another's.
-    begins = FAMILIES["built"].get(read.said_type, _letters(read.said_type)[:SAME])
+    begins = FAMILIES["built"].get(read.said_type, letters(read.said_type)[:SAME])
     for name in (name for name in built if isinstance(name, str)):
-        letters = _letters(name)
-        if not letters.startswith(begins) or DRAFT.search(letters):
+        spelt = letters(name)
+        if not spelt.startswith(begins) or DRAFT.search(spelt):
             return name
     return None
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def outside_keys(config: Mapping[str, Any], name: str) -> list[str]:
@@ -112,7 +116,13 @@ def unread(read: Reading) -> Iterator[str]:
     bounds = [name for size in BOUNDS for name in SIZES[size]]
     sizes = {size: names for size, names in SIZES.items() if size not in BOUNDS}
     looked_up |= {name.partition(".")[0] for names in sizes.values() for name in names}
+    names = [name for group in SIZES.values() for name in group]
+    names += [row["key"] for group in ("mixer", "feed", "shared") for row in PATTERNS[group]]
+    tables = {name.partition(".")[0] for name in names if "." in name}
     for key, value in read.config.items():
+        if key in tables and _says(value) and not isinstance(value, bool | Mapping):
+            yield key  # a table of sizes that is none
+            continue
         low = key.lower()
         switched_off = value is False and any(word in low for word in SWITCHED)
         if key in read.seen or key in naming["known"] or not (_says(value) or switched_off):

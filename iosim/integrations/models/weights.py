@@ -7,17 +7,21 @@ known and the reason is a note: attention is never refused for them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.integrations.models import patterns
+from iosim.integrations.models.causal import has_head, is_crossed
 from iosim.integrations.models.mixers import OTHERS, state_numbers
 from iosim.integrations.models.packed import number_bytes
-from iosim.integrations.models.patterns import READERS
 from iosim.integrations.models.plan import Entry
 from iosim.integrations.models.reading import MAX_RATIO, SIZES, Reading
 from iosim.studies.models.layers import LayerKind, Mlp, Weights
 
+NAMED = re.compile(r"^`?model`? '[^']*'[: ]*")
+"""How an error about a config begins."""
 SPARSE = ("sparse", "moe", "hash_moe")
 PLAIN_ACTIVATIONS = (
     "relu2",
@@ -39,11 +43,13 @@ def weights_of(read: Reading, width: int, entries: Sequence[Entry]) -> tuple[Wei
     try:
         return _weights(read, width, entries), ""
     except (InputError, OverflowError) as error:
-        why = str(error).partition("; accepted")[0].partition("' ")[2] or str(error)
+        why = NAMED.sub("", str(error).partition("; accepted")[0])
         return None, f"its weights are not known: {why}"
 
 
 def _weights(read: Reading, width: int, entries: Sequence[Entry]) -> Weights:
+    if "untold" in read.facts:
+        raise read.refused(f" has matrices that no key of a {read.said_type} tells")
     rows = read.needed("vocabulary", "vocabulary") if "no_table" not in read.facts else 1
     sizes = number_bytes(read, len(entries))
     feeds = _Feeds(read, width, entries)
@@ -55,11 +61,12 @@ def _weights(read: Reading, width: int, entries: Sequence[Entry]) -> Weights:
         mlps = _looped(read, entries, mlps)
     more = tuple(_more(read, width, entry, mlp) for entry, mlp in zip(entries, mlps, strict=True))
     facts = read.facts
-    tied = read.get(*TIED)
+    # A model without a head has no second matrix, either.
+    tied = read.flag(*TIED) or _is_tied_unsaid(read) or not has_head(read)
     return Weights(
         width,
         rows,
-        bool(tied),
+        tied,
         mlps,
         sizes.tables,
         sizes.attention,
@@ -69,9 +76,16 @@ def _weights(read: Reading, width: int, entries: Sequence[Entry]) -> Weights:
         turned="not_turned" not in facts,
         learned="learned" in facts,
         more=_blocks(read, width, entries, more),
-        tables=_tables(read, width, rows, entries, bool(tied)),
+        tables=_tables(read, width, rows, entries, tied),
         dense_number=None if sizes.dense == sizes.attention else sizes.dense,
     )
+
+
+def _is_tied_unsaid(read: Reading) -> bool:
+    """True where a file without the key was saved by transformers 4, for a class of a model's own code: what it left
+    out is PretrainedConfig's default, true."""
+    written = str(read.config.get("transformers_version") or "").startswith("4.")
+    return written and not read.defaults and read.get(*TIED) is None
 
 
 # --- MLPs and experts -------------------------------------------------------------------------------------------------
@@ -125,7 +139,12 @@ class _Feeds:
                 else None
             )
             return Mlp(int(wider) if wider else self._inner(read, place), self.matrices)
+        written = self.read.get(*SIZES["expert_width"])
+        if not self.expert_width and written is not None:
+            raise read.refused(f" {read.key_of(SIZES['expert_width'])} is 0, and it has experts")
         wide = self.expert_width or self._inner(read, place)
+        if "single_experts" in read.facts:
+            raise read.refused(f" has {self.experts} experts of a row and a column each")
         # Experts beside a dense MLP (Gemma 4, Grok 2; Arctic's is as wide as the model).
         if read.is_one_of("both_feeds") or read.flag("residual_moe"):
             inner = self.width if read.flag("parallel_attn_mlp_res") else self._inner(read, place)
@@ -150,18 +169,29 @@ class _Feeds:
                 sum(n * w for n, w in zip(number, wide, strict=True)) / max(1, total)
             )
         number = self._at(SIZES["experts"], 0)
+        if _numbers(wide) and 1 < len(wide) < self.layers and type(both[0]) is int:
+            # One number for several groups of experts, each as wide as it says.
+            return number * len(wide), round(sum(wide) / len(wide))
         return (number if number > 1 else 0), self._at(SIZES["expert_width"], 0)
 
     def _at(self, names: Sequence[str], place: int) -> int:
         """A number that may be a list of one a layer; 0 where there is none. Raises InputError: it is no number."""
-        value = self.read.get(*names)
-        if isinstance(value, list) and value:
-            value = value[min(place, len(value) - 1)]
+        value = self._entry(self.read, names, place)
         if value is None or value is False:
             return 0
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 1 << 24:
             raise self.read.refused(f" {self.read.key_of(names)} is no whole number")
         return value
+
+    def _entry(self, read: Reading, names: Sequence[str], place: int) -> Any:
+        """A layer's value of a key that may be a list of one a layer, or of one for all. Raises InputError: a list of
+        another length."""
+        value = read.get(*names)
+        if not isinstance(value, list) or not value:
+            return value
+        if 1 < len(value) < self.layers:
+            raise read.refused(f" has {len(value)} {read.key_of(names)} for {self.layers} layers")
+        return value[min(place, len(value) - 1)]
 
     def _sparse(self) -> list[bool]:
         """Which layers have experts: those of which no key says otherwise."""
@@ -178,16 +208,15 @@ class _Feeds:
             }
             self.read = self.read.with_own(defaults)
             feed_rows = patterns.rows(self.read, "feed")
-        for row in feed_rows:
-            words = READERS[row["reader"]](self.read, row, self.read.get(row["key"]), self.layers)
-            if words is not None:
-                sparse = [old and word in SPARSE for old, word in zip(sparse, words, strict=True)]
+        told = patterns.told(self.read, feed_rows, self.layers)
+        # A key with every layer goes before those that say where experts begin, or how often they come.
+        whole = next((words for row, words in told if row.get("all")), None)
+        for words in [words for _, words in told] if whole is None else [whole]:
+            sparse = [old and word in SPARSE for old, word in zip(sparse, words, strict=True)]
         return sparse
 
     def _active(self, place: int) -> int | None:
-        value = self.read.get(*SIZES["active"])
-        if isinstance(value, list) and value:
-            value = value[min(place, len(value) - 1)]
+        value = self._entry(self.read, SIZES["active"], place)
         return value if isinstance(value, int) and 0 < value <= self.experts else None
 
     def _shared(self, place: int, wide: int) -> int:
@@ -207,9 +236,7 @@ class _Feeds:
                     f" says no width of its MLP: {' or '.join(SIZES['inner'][:3])} is missing"
                 )
             return wide
-        value = read.get(*SIZES["inner"])
-        if isinstance(value, list) and value:
-            value = value[min(place, len(value) - 1)]
+        value = self._entry(read, SIZES["inner"], place)
         if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= 1 << 24:
             raise read.refused(f" {read.key_of(SIZES['inner'])} is no whole number of at least 1")
         return _made(read, value)
@@ -226,7 +253,7 @@ def _numbers(value: object) -> bool:
 
 def _made(read: Reading, inner: int) -> int:
     """The width that a class makes of the one in its config."""
-    if read.type in ("recurrent_gemma", "moshi", "qwen", "hf_olmo"):
+    if "halved" in read.facts:
         return inner // 2
     if read.type in ("lfm2", "lfm2_moe") and read.flag("block_auto_adjust_ff_dim"):
         multiple = read.number("block_multiple_of") or 256
@@ -290,15 +317,15 @@ def _beside_attention(read: Reading, kind: LayerKind, width: int) -> int:
     if kind.compress is not None:
         return _compressing(read, kind, width) - kind.parameters(width)
     more = width * kind.heads * kind.head_dim_v if "gate" in read.facts else 0
-    if "crossed" in read.facts:
+    if is_crossed(read):
         more += kind.parameters(width)
     if "relative" in read.facts:  # XLNet's matrix of distances
         more += width * kind.heads * kind.head_dim
     if kind.name.startswith("full") and read.flag("attention_k_eq_v"):
         more -= width * kind.kv_heads * kind.head_dim_v
     if "attention_experts" in read.facts:  # JetMoE's queries and outputs have a matrix an expert
-        experts, active = read.size("experts") or 1, read.size("active") or 1
-        more += (experts // active - 1) * width * kind.heads * (kind.head_dim + kind.head_dim_v)
+        heads = (read.size("experts") or 1) * kind.kv_heads - kind.heads
+        more += heads * width * (kind.head_dim + kind.head_dim_v)
     return more
 
 
@@ -326,9 +353,17 @@ def _compressing(read: Reading, kind: LayerKind, width: int) -> int:
     return numbers + (index if latent.index_dim else 0)
 
 
+def _with_matrices(read: Reading) -> int:
+    """How many layers have matrices, where others run with theirs again: those of HRM's two stacks, or of ALBERT's
+    groups."""
+    return 2 * read.number("num_layers_per_stack") or (
+        (read.number("num_hidden_groups") or 1) * (read.number("inner_group_num") or 1)
+    )
+
+
 def _looped(read: Reading, entries: Sequence[Entry], mlps: tuple[Mlp, ...]) -> tuple[Mlp, ...]:
     """The MLPs of layers that run several times, on those that have matrices."""
-    with_matrices = 2 * read.number("num_layers_per_stack")
+    with_matrices = _with_matrices(read)
     both = zip(entries, mlps, strict=True)
     return tuple(
         mlp if entry.layer.place < with_matrices else Mlp(0, mlp.matrices) for entry, mlp in both
@@ -350,8 +385,7 @@ def _blocks(
 ) -> tuple[int, ...]:
     """Numbers beside, of layers that share their block: attention over twice the width, once for each block."""
     if "looped" in read.facts:  # those that run again have no matrices of their own
-        numbers_beside = 2 * read.number("num_layers_per_stack")
-        again = [entry.layer.place >= numbers_beside for entry in entries]
+        again = [entry.layer.place >= _with_matrices(read) for entry in entries]
         rows = zip(entries, more, again, strict=True)
         return tuple(
             -e.kind.parameters(width) if spare and e.kind else numbers for e, numbers, spare in rows
@@ -387,13 +421,17 @@ def _tables(read: Reading, width: int, rows: int, entries: Sequence[Entry], tied
     more += 2 * (inputs - 1) * width * width if inputs > 1 else 0
     if "learned" in read.facts:
         more += (read.size("positions") or 0) * width
-    narrow = read.number("embedding_size", "input_embedding_size")
+    narrow = read.number("embedding_size", "input_embedding_size", "word_embed_proj_dim")
     more += (
         read.number("ngram_vocab_size_ratio") * rows * width
     )  # LongCat-Flash-Lite's tables of n-grams
-    # A table with fewer columns, and the matrix that widens them; likewise at the head.
-    if 0 < narrow < width:
+    # A table with other columns than the model, and the matrix between them; likewise at the head.
+    known = any(key in read.defaults for key in ("embedding_size", "word_embed_proj_dim"))
+    if 0 < narrow < width or (narrow > width and known):  # Molmo's embedding_size is its rows
         more += rows * (narrow - width) + narrow * width
+        # OPT's head has one, too, before that table.
+        if read.get("word_embed_proj_dim") is not None:
+            more += narrow * width
         wide = read.number("output_embedding_size")
         more += rows * (wide - width) + wide * width if wide and not tied else 0
     return more

@@ -39,8 +39,9 @@ FMA_FLOPS = 64
 fp32 draw more than a T4's and an L4's board has: they reach 4.2 to 4.4 and 15.4 TFLOP/s there, half of the specified
 rates (zzc0721/torch-performance-test-data @9d82827)."""
 INSTRUCTIONS_PER_SCORE = 13.0
-"""Instructions a thread executes for each score, products aside: 12 to 14.5 in FlashAttention-2's and cuDNN's forward
-(counted by the profiler: smsp__inst_executed less pipe_tensor, at 512 to 16k tokens, head_dim 64 and 128)."""
+"""Instructions a thread executes for each score, products aside, where a build's were not counted: 12 to 14.5 in
+PyTorch's FlashAttention-2 and in cuDNN's forward (counted by the profiler: smsp__inst_executed less pipe_tensor, at 512
+to 16k tokens, head_dim 64 and 128)."""
 PRODUCT_TILE, PRODUCT_WARP = (128, 256), (64, 64)
 """Rows and columns of a tile of a large product, whose operands come from the L2, and of a warp's part of it, whose
 operands come from shared memory where mma.sync computes it (CUTLASS's largest). With these and its own constants an

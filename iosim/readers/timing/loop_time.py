@@ -190,7 +190,10 @@ def worked(launch: Launch, unit: UnitModel, pairs: float) -> tuple[float, float]
     if not launch.is_backward and launch.work.scores_per_pair == 1:
         warps = max(1, launch.resources.threads // 32)
         padded *= row_padding(launch.domain.block_q, warps, unit, launch.work.loop.key_warps)
-    instructions = launch.work.scores_per_pair * INSTRUCTIONS_PER_SCORE / 32
+    per_score = launch.work.loop.instructions_per_score
+    if per_score is None:
+        per_score = INSTRUCTIONS_PER_SCORE
+    instructions = launch.work.scores_per_pair * per_score / 32
     if unit.issued_by_warps:
         instructions += launch.work.flops_per_pair / MMA_FLOPS
     return padded * (

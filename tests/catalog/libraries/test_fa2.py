@@ -129,3 +129,45 @@ def test_a_backward_of_whole_blocks_takes_as_much_less_as_was_recorded(
     ragged = timed_backward(2000, width, causal)
     whole = timed_backward(2048, width, causal)
     assert whole[1] / ragged[1] == pytest.approx(whole[0] / ragged[0], abs=0.03)
+
+
+GPU_OF = {80: "a100", 89: "rtx-4090", 90: "h100"}
+
+
+def package_builds() -> list[dict[str, str]]:
+    with measurements("source_loops.csv").open(encoding="utf-8", newline="") as file:
+        return [row for row in csv.DictReader(file) if row["build"] == "package"]
+
+
+@pytest.mark.parametrize(
+    "row", package_builds(), ids=lambda row: f"{row['cc']}-{row['head_dim']}-{row['tile']}"
+)
+def test_the_packages_build_executes_what_was_counted(row: dict[str, str]) -> None:
+    """A turn of the loop less its mma.sync, over the scores of a thread. PyTorch's build, compiled without fast math, is
+    another: its default stands."""
+    mask = "causal" if row["mask"] == "causal" else "none"
+    problem = AttentionProblem(
+        heads=32, seq_q=4096, head_dim=int(row["head_dim"]), dtype="fp16", mask=mask
+    )
+    gpu = load_profile(GPU_OF[int(row["cc"])])
+    package, pytorch = (resolve(name, problem, gpu) for name in ("flash-attn", "fa2"))
+    assert str(package.tile) == row["tile"]
+    products = int(row["products"].rpartition(":")[2])
+    scores = package.tile.block_q * package.tile.block_k / (32 * package.tile.warps)
+    counted = (float(row["turn"]) - products) / scores
+    assert package.loop.instructions_per_score == pytest.approx(counted, abs=0.05)
+    assert pytorch.loop.instructions_per_score is None
+    assert package.tile == pytorch.tile
+    dropping, dropping_too = (
+        resolve(name, problem.with_(dropout=0.1), gpu) for name in ("flash-attn", "fa2")
+    )
+    assert dropping.tile == dropping_too.tile
+    assert dropping.loop.instructions_per_score is None
+
+
+def test_fewer_instructions_take_less_energy_and_so_less_time_under_power() -> None:
+    call: dict[str, Any] = {"batch": 8, "heads": 32, "seq_len": 2048, "head_dim": 64}
+    call |= {"gpu": "rtx-4090", "clocks": "sustained", "l2_start": "warm", "method": "capacity"}
+    package, pytorch = (iosim.predict(kernel=name, **call) for name in ("flash-attn", "fa2"))
+    assert (package.energy_j or {})["instructions"] < 0.7 * (pytorch.energy_j or {})["instructions"]
+    assert package.time_s < 0.97 * pytorch.time_s
