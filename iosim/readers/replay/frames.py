@@ -19,8 +19,8 @@ from iosim.kernel.touched import Int32
 from iosim.readers.replay.templates import LAST_LOAD, MODES
 
 FRAMES_THAT_FILL = 0.5
-"""Frames of resident CTAs over the written lines that an L2 keeps, from which on frames decide how fast CTAs go: 0.44 does
-not, 0.64 does (h200_walks.csv)."""
+"""Frames of resident CTAs over the written lines that an L2 keeps, from which on frames decide how fast CTAs go; fitted: 0.44
+does not, 0.64 does (h200_walks.csv)."""
 MOST_USES = 6_000_000
 """Loads and stores of frames that are played, about: beyond them fewer parts stand for all."""
 LINE_BYTES = 128
