@@ -12,11 +12,11 @@
 
 A change is one edit of one line: a comparison, an operator, a constant, a condition, a branch. Left out, since no test
 is to hold them: messages of errors, assertions, sentences (f-strings and functions that make texts), types, docstrings,
-the sizes of caches, what gives memory back
-and what APART names. Each change runs in a copy of the tree against the quick tests that execute
-its line (tests/support/measured.py makes the map), the cheapest first, until one is red, which must be green without
-the change; then against the other tests of their files. After --seconds of tests a change counts as not noticed. For
-the engine, whose lines are C and compiled anew, and for the data of kernels, NAMED has the tests. A seed draws the same
+the sizes of caches, what gives memory back and what APART names. Each change runs in a copy of the tree against the
+quick tests that execute its line (tests/support/measured.py makes the map), first those that execute most other lines
+for their cost, until one is red, which must be green without the change; then against the other tests of their files.
+After --seconds of tests a change counts as not noticed. For the engine, whose lines are C and compiled anew, and for
+the data of kernels, NAMED has the tests. A seed draws the same
 changes again, as far as their lines are the same. Changes that alter nothing that can be seen stand with the reason in
 mutants.json, by the line's text, so that they survive its moving about; changes that were once missed stand there, too,
 and are always among those run. Ends with exit code 1 where fewer than 95 % of the others are caught.

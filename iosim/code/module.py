@@ -143,20 +143,21 @@ def read_module(source: Any, cc: int | None = None) -> Module:
 
 
 def _text(path: Path, data: bytes) -> Module:
-    """PTX, or a listing."""
+    """PTX, or a listing with the PTX that lies beside it under the same name."""
     text = data.decode("utf-8", errors="replace")
     if "\x00" not in text and ENTRY.search(text):
         return Module(path.name, ptx=(text,))
-    functions = tuple(_listed(text, path.name)) if "\x00" not in text else ()
+    ptx = _ptx_beside(path)
+    functions = tuple(_listed(text, path.name, ptx)) if "\x00" not in text else ()
     if not functions:
         accepted = (
             "a cubin, fatbin, object, shared object, PTX, nvdisasm's listing, or Triton's cache"
         )
         raise InputError(f"`code` {path} is no machine code; accepted: {accepted}")
-    return Module(path.name, functions)
+    return Module(path.name, functions, (ptx,) if ptx else ())
 
 
-def _listed(text: str, label: str) -> Iterator[Function]:
+def _listed(text: str, label: str, ptx: str) -> Iterator[Function]:
     for name, head, listing in functions_of(text):
         facts = {
             key: int(value)
@@ -173,7 +174,8 @@ def _listed(text: str, label: str) -> Iterator[Function]:
             facts.get("shared", 0),
             facts.get("threads") or None,
             read_listing(listing),
-            source=label,
+            ptx,
+            label,
         )
 
 
@@ -200,11 +202,16 @@ def _function(name: str, report: CubinReport, listing: str, ptx: str, label: str
     )
 
 
+def _ptx_beside(path: Path) -> str:
+    """The PTX under the same name; empty where there is none."""
+    file = path.with_suffix(PTX_SUFFIX)
+    return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+
+
 def _beside(path: Path, data: bytes) -> Module:
     """A cubin, with the PTX and the compiler's facts that lie beside it under the same name, as Triton's cache has
     them."""
-    ptx_file, facts_file = path.with_suffix(PTX_SUFFIX), path.with_suffix(FACTS_SUFFIX)
-    ptx = ptx_file.read_text(encoding="utf-8", errors="replace") if ptx_file.is_file() else ""
+    ptx, facts_file = _ptx_beside(path), path.with_suffix(FACTS_SUFFIX)
     functions = tuple(_functions(data, path.name, ptx))
     if facts_file.is_file():
         try:

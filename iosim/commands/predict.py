@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import Any
 
 from iosim.base.progress import progress
@@ -31,7 +32,7 @@ def flat(p: Prediction) -> dict[str, Any]:
     for name, bound in d["hbm_bounds"].items():
         row |= {f"{name}_{k}_bytes": v for k, v in bound.items()}
     row |= {"flops": d["flops"], "time_s": d["time_s"], "bound_by": d["bound_by"]}
-    row |= {"energy_j": sum(d["energy_j"].values()) if d["energy_j"] else None}
+    row |= {"energy_j": math.fsum(d["energy_j"].values()) if d["energy_j"] else None}
     row |= {f"memory_{k}_bytes": v for k, v in d["memory_bytes"].items()}
     return row
 

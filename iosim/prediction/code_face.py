@@ -302,7 +302,7 @@ def _site(p: CodePrediction, site: Site) -> dict[str, Any]:
         "sectors": site.sectors,
         "wavefronts": site.wavefronts,
         "bytes": site.bytes,
-        "used_share": site.used_share,
+        "used_share": site.used_share if site.sectors else None,
         "served_by_l1": 1 - p.launch.missed[site.number]
         if site.number in p.launch.missed
         else None,

@@ -148,3 +148,17 @@ def test_one_slip_is_suggested_and_a_word_of_its_own_is_not(
         )
     assert alike("qqqqqqqq", KNOWN) == []
     assert alike("", KNOWN) == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "likes"),
+    [
+        ("tri", ["triton-streaming"]),  # three letters are a beginning
+        ("tr", []),  # two are none
+        ("trx", []),
+        ("Triton_Streaming", ["triton-streaming"]),  # case and punctuation are no slip
+        ("streaming", ["triton-streaming"]),  # a whole word of it
+    ],
+)
+def test_a_beginning_has_three_letters(typed: str, likes: list[str]) -> None:
+    assert alike(typed, ["triton-streaming", "cudnn"]) == likes

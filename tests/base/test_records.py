@@ -8,6 +8,7 @@ import inspect
 import pickle
 import sys
 from collections.abc import Callable
+from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
@@ -183,6 +184,21 @@ def test_methods_are_compiled_when_they_are_looked_up() -> None:
     assert not inspect.isfunction(vars(kind)["__init__"])
     assert (kind(1).a, kind(a=1).b) == (1, 2)
     assert inspect.isfunction(vars(kind)["__init__"])
+
+
+def test_values_under_keys_are_of_plain_types() -> None:
+    """An enum is its word and no enum any more, at every depth; a tuple is a list."""
+
+    class Word(StrEnum):
+        LONG = "long"
+
+    class Told:
+        def to_dict(self) -> dict[str, int]:
+            return {"n": 1}
+
+    given = records.plain(word=Word.LONG, many=(Word.LONG, (Word.LONG, 2)), told=(Told(),), n=None)
+    assert given == {"word": "long", "many": ["long", ["long", 2]], "told": [{"n": 1}], "n": None}
+    assert type(given["word"]) is type(given["many"][0]) is type(given["many"][1][0]) is str
 
 
 def test_the_package_writes_records() -> None:

@@ -46,9 +46,10 @@ def apart(recorded: Any, played: Any, at: str = "") -> list[str]:
     )
 
 
-APART = ("commands", "launches", "pages")
-"""Studies whose tests stand below, in tests/catalog/test_recorded_launches.py or tests/show/test_recorded_pages.py."""
-LONG = ("counts", "tiles", "replay", "timing", "distributed", "training")
+APART = ("code", "commands", "launches", "pages")
+"""Studies whose tests stand below, in tests/code/test_recorded_code.py, tests/catalog/test_recorded_launches.py or
+tests/show/test_recorded_pages.py."""
+LONG = ("counts", "tables", "tiles", "replay", "timing", "distributed", "training")
 
 
 @pytest.mark.recorded
@@ -83,7 +84,7 @@ def test_calls_print_what_is_recorded(call: str) -> None:
 
 
 def test_all_recorded_calls_are_made_again() -> None:
-    calls = [line.replace(str(COMMANDS.DATA), "data") for line in COMMANDS.CALLS]
+    calls = [COMMANDS.named(line) for line in COMMANDS.CALLS]
     assert list(STUDIES.recorded_in_common("commands")) == calls
 
 

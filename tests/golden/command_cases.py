@@ -12,6 +12,10 @@ from typing import Any
 from iosim.commands.cli import main
 
 DATA = Path(__file__).resolve().parent.parent / "data"
+PTX = DATA.parent / "code" / "ptx"
+SQUARES = (
+    "--arg in=TENSOR(128x128,fp32) --arg out=TENSOR(128x128,fp32) --arg rows=128 --arg columns=128"
+)
 SMALL = "--heads 4 --seq-len 1k --head-dim 64"
 CALLS = (
     f"predict --gpu h200 --kernel fa2 --causal {SMALL}",
@@ -80,7 +84,54 @@ CALLS = (
     f"compare --gpu a100,h100 --per dollar --price a100=1.5,h100=2.5 --batch 1,4 {SMALL}",
     "compare --model llama-3-8b --gpu a100,h200 --per token --batch 8 --seq-len 1 --seq-len-k 4k --format json",
     f"compare --gpu a100,t4 --per joule {SMALL}",
+    f"ncu-rule --launch {DATA}/ncu_launch.json",
+    f"ncu-rule --launch {DATA}/ncu_launch_untold.json --seq-len 4096 --heads 32 --head-dim 128 --causal",
+    f"calibrate --from {DATA}/calibrate_h200.json",
+    "measure --plan quick --dry-run --cc 9.0",
+    "measure --plan random --calls 20 --dry-run --cc 9.0",
+    "measure --kernel flash_fwd,naive --seq-len 512,1k --causal --dry-run --cc 8.0",
+    f"validate --ncu {DATA}/ncu_user.csv --seq-len 1000,4096 --heads 8 --head-dim 64,128 --causal",
+    "validate --times --every 60",
+    "validate --published --gpu h100",
+    f"orders --gpu h100 --causal {SMALL} --code triton",
+    f"orders --gpu h100 --kernel flash --direction alternating --fold {SMALL} --code cuda",
+    f"predict --code {PTX}/plain.sass --entry column_read --grid 4,4 --block 32,8 {SQUARES} --gpu h100",
+    f"explain --code {PTX}/plain.sass --entry column_read --grid 4,4 --block 32,8 {SQUARES} --gpu h100",
+    "profiles show t4 --format json",
+    "reproduce --section F --format csv",
+    "check-claim --time 1ms --kernel fa2 --gpu a100 --seq-len 4k",
+    "check-claim --tflops 200 --kernel fa2 --gpu a100 --seq-len 4k --format json",
+    "check-claim --ratio 9 --kernel fa2 --gpu a100 --seq-len 4k",
+    "model deepseek-v3.2 --gpu h200 --context 2k --batch 2 --layers 3",
+    "decode --context 2k --gpu h200 --model deepseek-v3 --format json",
+    "orders --check-constant section=50MiB --gpu a100 --seq-len 1k --heads 8 --format csv",
+    f"orders --gpu a100 {SMALL} --code formula --format json",
+    f"tiles --gpu t4 --kernel flash {SMALL} --rejected",
+    "tiles --gpu h100 --model llama-3-8b --seq-len 512",
+    "predict --gpu h100 --model gemma-3-4b --layers 6 --seq-len 2k --format json",
+    "predict --gpu mi300x --heads 8 --seq-len 1k --head-dim 128 --causal --dtype bf16",
+    "predict --gpu h100 --kernel flex --mask butterfly --seq-len 2k --heads 4",
+    "predict --gpu h100 --kernel fa3 --seq-lens 100,300,50 --heads 8 --causal --dtype bf16",
+    "predict --gpu h100 --kernel flashmla --latent-kv --head-dim 576 --head-dim-v 512 --heads 16 --page-size 64 "
+    "--seq-len 1 --seq-len-k 2k",
+    f"explain --code {PTX}/flash_forward.sass --gpu h100 --format json",
+    "sweep --gpu a100 --kernel fa2 --heads 8 --seq-len 512:2k:x2 --method bounds --pass fwd,bwd",
+    "sweep --model llama-3-8b --gpu h100 --seq-len 512 --batch 1,2",
+    "ring --num-gpus 4 --causal --heads 8 --seq-len 8k --gpu h100 --pass fwd+bwd",
+    "model llama-3-8b --gpu h100,a100 --seq-len 512 --layers 2 --format json",
+    "train-memory --gpu h100 --layers 4 --seq-len 1k --recompute full --lora-rank 16 --precision bf16 --format json",
+    "train-memory --gpu h100 --layers 4 --data-parallel 4 --zero 2",
+    "train-memory --frontier batch --batch 1,2,4 --seq-len 1k --gpu l4 --format csv",
+    "decode --gpu h200 --model deepseek-v3.2 --context 4k",
+    "decode --gpu h100 --model gemma-3-4b --context 1k,8k --batch 4 --format csv",
+    "latency --stack vllm --gpu a100 --seq-lens 1,1,512 --seq-lens-k 1k,4k,512",
+    "formula cutlass --pass bwd --gpu a100 --seq-len 2k",
+    "reproduce --section D --format csv",
+    "models show deepseek-v3.2 --format json",
+    "predict --model mistral-7b --gpu h100 --seq-len 8k --method capacity --format csv",
+    "trace --gpu a100 --kernel naive --heads 1 --seq-len 128 --head-dim 64 --format chrome",
 )
+"""Calls of each command, and such as execute lines that no other does."""
 
 
 ROWS_OF = {
@@ -96,6 +147,11 @@ FIRST_CALLS = tuple(
 """The first call of each command."""
 
 
+def named(text: str) -> str:
+    """A text without the place of this tree."""
+    return text.replace(str(DATA), "data").replace(str(PTX), "ptx")
+
+
 def cases(calls: Sequence[str] = CALLS) -> Iterator[tuple[str, Any]]:
     for line in calls:
         output, errors = io.StringIO(), io.StringIO()
@@ -104,8 +160,10 @@ def cases(calls: Sequence[str] = CALLS) -> Iterator[tuple[str, Any]]:
                 code: Any = main(line.split())
             except SystemExit as end:
                 code = end.code
-        text = output.getvalue().replace(str(DATA), "data")
-        printed = json.loads(text) if line.endswith("json") and not code else text.splitlines()
+        text = named(output.getvalue())
+        printed = (
+            json.loads(text) if line.endswith("--format json") and not code else text.splitlines()
+        )
         if line in ROWS_OF:
             printed = [row for row in printed if row.partition(",")[0] in ROWS_OF[line]]
-        yield line.replace(str(DATA), "data"), [code, errors.getvalue().splitlines(), printed]
+        yield named(line), [code, errors.getvalue().splitlines(), printed]

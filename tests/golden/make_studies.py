@@ -36,9 +36,11 @@ STUDIES = {
     "commands": ("command_cases", "cases"),
     "pages": ("page_cases", "cases"),
     "forms": ("form_cases", "cases"),
+    "code": ("code_cases", "cases"),
+    "tables": ("table_cases", "cases"),
 }
 """The module beside this one that makes a study's cases, and its function."""
-OF_KERNELS = ("catalog", "counts", "timing", "replay", "launches")
+OF_KERNELS = ("catalog", "counts", "timing", "replay", "launches", "tables")
 """Studies with cases of each kernel of the catalog, which `of_kernel` of their module makes. They are recorded in a
 file per kernel, studies/kernels/NAME.json."""
 

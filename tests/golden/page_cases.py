@@ -35,6 +35,7 @@ CALLS = (
     "report --gpu a100,t4 --kernel fa2,naive --seq-len 256,1k --heads 4 --head-dim 64 --method capacity",
     "sweep --gpu a100,t4 --kernel fa2,naive --seq-len 512,1k,2k --heads 4 --head-dim 64 --method capacity",
     f"validate --ncu {DATA}/ncu_h200.csv --gpu h200",
+    "report --gpu a100 --kernel flash --mask butterfly --seq-len 2k,4k --heads 2 --head-dim 64 --method capacity",
 )
 
 

@@ -30,6 +30,7 @@ FURTHER = (
     "compare --gpu l4 --heads 8 --seq-len 2048 --causal",
     "decode --gpu h100 --model llama-3-8b",
     "latency --stack vllm --gpu h100 --kv-heads 8",
+    "compare --gpu a100,t4 --per joule --heads 4 --seq-len 1k --head-dim 64",
 )
 
 

@@ -196,20 +196,26 @@ def test_a_line_is_known_wherever_it_stands() -> None:
     assert source.key(7) != source.key(8)
 
 
-def test_cheap_tests_and_those_of_the_module_are_asked_first(seen: Any) -> None:
-    seen._add("tests/near.py", {"tests": [["::own", 20.0]], "failed": [], "lines": {}})
-    seen._add("tests/small.py", {"tests": [["::small", 2.0]], "failed": [], "lines": {}})
+def test_what_executes_most_new_lines_for_its_cost_is_asked_first(seen: Any) -> None:
+    """Two lines in 1.4 s; two in a fifth of 20.4 s, since the file is of the module; one in 2.4 s; none that is new."""
+    own, small = {"::own": [0], "::more": [0]}, {"::small": [0]}
+    seen._add("tests/near.py", {"tests": [["::own", 20.0]], "failed": []} | lines_of(own))
+    seen._add("tests/small.py", {"tests": [["::small", 2.0]], "failed": []} | lines_of(small))
     lists = [tests for tests, _ in seen.batches(PACKAGE_FILE, {0, 2, 3, 4}, 60.0)]
     order = [test for tests in lists for test in tests]
     assert order == [
         "tests/far.py::cheap",
-        "tests/small.py::small",
         "tests/near.py::own",
+        "tests/small.py::small",
         "tests/far.py::dear",
     ]
     assert len(lists) > 1  # the first are few, for most changes are seen by them
     few = [t for tests, _ in seen.batches(PACKAGE_FILE, {0, 2, 3, 4}, 4.0) for t in tests]
     assert few == ["tests/far.py::cheap", "tests/small.py::small"]
+
+
+def lines_of(keys: dict[str, list[int]]) -> dict[str, Any]:
+    return {"lines": {PACKAGE_FILE: keys}}
 
 
 def test_a_modules_own_tests_and_recorded_numbers_come_sooner() -> None:

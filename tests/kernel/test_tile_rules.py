@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, Tile
 from iosim.kernel.residency import residency
-from iosim.kernel.tile_rules import rows_misfit, stages_misfit
+from iosim.kernel.tile_rules import refuse_tile, rows_misfit, stages_misfit
 from iosim.kernel.unit import MatrixUnit
 from iosim.prediction.predictor import predict
 from iosim.studies.tiles.pick import try_tile
@@ -178,3 +179,22 @@ def test_a_library_runs_where_it_launches(
         method="bounds",
     )
     assert p.kernel.tile == tile
+
+
+@pytest.mark.parametrize(
+    ("seq_q", "kv_heads", "packs", "runs"),
+    [
+        (16, 8, False, True),  # one fragment of 16 rows: four warps divide the keys
+        (17, 8, False, False),
+        (16, 2, False, True),  # heads of a group have tiles of their own
+        (4, 2, True, True),  # four heads of a group in a tile: 4 x 4 rows
+        (5, 2, True, False),  # 5 x 4
+    ],
+)
+def test_few_rows_are_shared_by_warps_that_divide_the_keys(
+    seq_q: int, kv_heads: int, packs: bool, runs: bool
+) -> None:
+    problem = AttentionProblem(heads=8, kv_heads=kv_heads, seq_q=seq_q, seq_k=512, head_dim=64)
+    kernel = Kernel("few", "flash", Tile(16, 64, 4), packs_group=packs)
+    with nullcontext() if runs else pytest.raises(InputError, match="block_q a multiple of 64"):
+        refuse_tile("whole-rows", kernel, problem, load_profile("a100"), Overrides(tile=(16, 64)))

@@ -8,7 +8,9 @@ import os
 import sqlite3
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -247,6 +249,30 @@ def test_what_is_used_least_goes_first(tmp_path: Path) -> None:
     state = cache.state()
     assert state.bytes <= 450_000
     assert (state.results, state.current) == (len(entries), len(entries))
+
+
+@pytest.mark.parametrize(
+    ("age_s", "is_renewed"),
+    [
+        (0.0, False),
+        (module.USED_AGAIN_S / 2, False),  # reading is free of writes for a day
+        (2 * module.USED_AGAIN_S, True),
+        (-module.USED_AGAIN_S, True),  # of a clock that was ahead
+    ],
+)
+def test_the_time_of_last_use_is_renewed_once_a_day(
+    age_s: float, is_renewed: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "x.sqlite3"
+    cache = ReplayCache(file, "v")
+    cache.put("a", {"n": 1})
+    then = time.time() - age_s
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("UPDATE replays SET used = ?", (then,))
+    assert cache.get("a") == {"n": 1}
+    with closing(sqlite3.connect(file)) as database:
+        ((used,),) = database.execute("SELECT used FROM replays").fetchall()
+    assert (used != then) is is_renewed
 
 
 def test_results_of_other_versions_go_before_ones_of_this(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import iosim
+from iosim.base.records import replace
 
 ROW = 128 * 2
 """Bytes of a row of head_dim 128 in bf16."""
@@ -53,6 +54,39 @@ def test_what_does_not_fit_is_read_again_by_every_wave() -> None:
     assert read_times(problem, "naive", "t4") == pytest.approx(
         {"scores Q": 1, "scores K": 1, "softmax S": 1, "values P": 1, "values V": 3.2}
     )
+
+
+@pytest.mark.parametrize(
+    ("mask", "visits"),
+    [
+        # 256 blocks of 128 queries, each over all 512 blocks of 64 keys
+        ({}, 256 * 512),
+        # block i over its 2 i + 2 first
+        ({"mask": "causal"}, 256 * 257),
+        # block i from key 128 i - 8191 on: as many for the first 64, then 130
+        ({"mask": "window", "window": 8191}, 64 * 65 + 192 * 130),
+    ],
+)
+def test_a_mask_shortens_what_a_wave_reads_again(mask: dict[str, Any], visits: int) -> None:
+    """256 tiles on 40 SMs, one on each, are 6.4 waves; K of 8 MiB is twice a T4's L2."""
+    problem = iosim.AttentionProblem(heads=1, seq_q=32768, head_dim=128, dtype="fp16", **mask)
+    times = read_times(problem, "flash", "t4", tile=(128, 64))
+    assert times["main K"] == pytest.approx(6.4 * visits / (256 * 512))
+    assert times["main V"] == times["main K"]
+
+
+@pytest.mark.parametrize(("short", "stays"), [(1, False), (0, True)])
+def test_a_temporary_stays_that_just_fits(short: int, stays: bool) -> None:
+    """Between its launch and the next, Q, K, S and P are touched: 2 x 512 x 64 and 2 x 512 x 512 numbers of two bytes.
+    Between the next two, S, P, V and O, which are as many."""
+    touched_bytes = 2 * (2 * 512 * 64 + 2 * 512 * 512)
+    gpu = replace(iosim.load_profile("t4"), l2_bytes=touched_bytes - short)
+    problem = iosim.AttentionProblem(heads=1, seq_q=512, head_dim=64, dtype="fp16")
+    traffic = iosim.predict(problem, "naive", gpu, method="capacity").traffic
+    for tensor in ("S", "P"):
+        for direction in ("read", "write"):
+            moved = traffic.total("hbm", direction, tensor=tensor)
+            assert moved == (0 if stays else 512 * 512 * 2)
 
 
 def test_a_walk_over_whole_heads_reads_its_keys_once() -> None:

@@ -13,7 +13,7 @@ from scripts import ROOT, load_script
 import iosim
 from iosim.readers.replay.replay import PLACEMENT_TOLD
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.recorded]
 
 BENCHMARK, KERNEL = load_script("benchmarks/placement.py"), load_script("experiments/placement.py")
 

@@ -55,3 +55,21 @@ def test_rows_are_cards_where_columns_are_many_and_rows_few() -> None:
     assert html(Page("t", "s", (Section("w", "w", table=wide),))).count('data-label="a&lt;b"') == 6
     assert not is_cards(Table(columns[:4], (("1",) * 4,)))
     assert not is_cards(Table(columns, (("1",) * 6,) * 100))
+
+
+@pytest.mark.parametrize(
+    ("number", "travels"),
+    [
+        (2**53 - 1, 2**53 - 1),
+        (2**53, str(2**53)),  # the first beyond which doubles have gaps
+        (-(2**53), str(-(2**53))),
+        (1e300, 1e300),
+    ],
+)
+def test_integers_that_javascript_would_round_travel_as_texts(
+    number: float, travels: object
+) -> None:
+    table = Table((Column("n", "n"),), [(number,)])
+    section = Section("one", "One", table=table)
+    (row,) = unpacked(html(Page("t", "t", (section,))))["tables"]["one"]["rows"]
+    assert row == [travels]

@@ -47,12 +47,15 @@ are drawn of each area as of the others, so that small rooms are tried as hard a
 
 RECORDED = "tests/commands/test_recorded_studies.py"
 STUDY = f"{RECORDED}::test_studies_are_as_recorded[{{}}]"
+FORMS = STUDY.format("forms")
+"""Holds ranges and forms of data files, which are tables of their modules."""
 KERNEL = f"{RECORDED}::test_kernels_are_as_recorded[{{}}-{{}}]"
 LAUNCHES = "tests/catalog/test_recorded_launches.py"
+CODE = "tests/code/test_recorded_code.py"
 PAGES = "tests/show/test_recorded_pages.py"
-STUDIES_OF_KERNELS = ("catalog", "counts", "timing", "replay")
+STUDIES_OF_KERNELS = ("catalog", "tables", "counts", "timing", "replay")
 PREDICTIONS = "tests/prediction/test_golden_predictions.py"
-GOLDEN = (LAUNCHES, PAGES, RECORDED, PREDICTIONS)
+GOLDEN = (CODE, LAUNCHES, PAGES, RECORDED, PREDICTIONS)
 """Files of tests that hold every number of what they try to a recorded one, a kernel at a time."""
 NAMED = {
     "engine": (

@@ -17,10 +17,15 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any
 
-from areas import GOLDEN
+import numpy as np
+import numpy.typing as npt
+from areas import FORMS, GOLDEN
+
+Bools = npt.NDArray[np.bool_]
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / ".executed"
@@ -170,6 +175,8 @@ OWN, NEAR, RECORDED = 0.1, 0.2, 0.3
 the module, and one that holds all numbers to recorded ones."""
 FILE_S = 0.4
 """CPU seconds that a file of tests takes to be collected."""
+LEAST_S = 0.01
+"""CPU seconds that any test takes, to be started and ended."""
 BATCHES_S = (2.0, 8.0, 30.0, 100.0)
 """CPU seconds up to which tests are asked together: the cheapest first, since most changes are seen by few."""
 FEW_USERS = 60
@@ -185,6 +192,10 @@ class Executed:
         self.missing = [f for f in files_of_tests() if stale(f)]
         self.failing: list[str] = []
         self._at: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        self._number: dict[tuple[str, str], int] = {}
+        """(file, key) of a line -> its number."""
+        self._lines_of: list[npt.NDArray[np.intp]] = []
+        """Of each test the numbers of the lines that it executes."""
         for file in files_of_tests():
             if piece_of(file).exists():
                 self._add(file, read(file))
@@ -194,9 +205,14 @@ class Executed:
         begin = len(self.tests)
         self.tests += [(file, name, seconds) for name, seconds in piece["tests"]]
         self.failing += piece["failed"]
+        ran: list[list[int]] = [[] for _ in piece["tests"]]
         for name, keys in piece["lines"].items():
             for key, which in keys.items():
                 self._at[name][key] += [begin + n for n in which]
+                number = self._number.setdefault((name, key), len(self._number))
+                for n in which:
+                    ran[n].append(number)
+        self._lines_of += [np.array(numbers, dtype=np.intp) for numbers in ran]
 
     def at(self, file: str, first: int, last: int) -> set[int]:
         """Tests that execute one of the lines of a file."""
@@ -206,7 +222,8 @@ class Executed:
 
     def of(self, file: str, line: int) -> set[int]:
         """Tests that execute the statement of a line; where none is seen to, those of its function; for a line outside
-        functions, those that execute a line which uses a name that it gives; at last those of the file's functions."""
+        functions, those that execute a line which uses a name that it gives, else those of the file's functions; and
+        those whose file imports the module."""
         of = source(file)
         function = of.function_at(line)
         if function is not None:
@@ -215,10 +232,14 @@ class Executed:
         users = self._users(file, of.names_at(line), set())
         if not users:
             users = {n for span in of.functions.values() for n in self.at(file, *span)}
-        return users
+        own = {n for n, test in enumerate(self.tests) if module_of(file) in imports(test[0])}
+        return users | own | self.telling(file, line)
 
     def telling(self, file: str, line: int) -> set[int]:
-        """Of the tests of a condition's line those for which it was true, which see most of its changes."""
+        """Of the tests of a condition's line those for which it was true, which see most of its changes; of a line
+        outside functions those that hold tables."""
+        if source(file).function_at(line) is None:
+            return {n for n, (of, name, _) in enumerate(self.tests) if of + name == FORMS}
         place = source(file).place.get(line)
         return self.at(file, *place.guarded) if place is not None and place.guarded else set()
 
@@ -249,9 +270,7 @@ class Executed:
     def batches(
         self, file: str, tests: set[int], most_s: float
     ) -> Iterator[tuple[list[str], float]]:
-        """The tests in the order to ask them, in lists that are run together, each with its CPU seconds.
-
-        Of each file of tests the cheapest come first, so that a long file is not left out for its last tests."""
+        """The tests in the order to ask them, in lists that are run together, each with its CPU seconds."""
         together: dict[str, list[int]] = defaultdict(list)
         used, before, limits = 0.0, 0.0, [s for s in BATCHES_S if s < most_s] + [most_s]
         for n in self._ranked(file, tests):
@@ -261,9 +280,9 @@ class Executed:
                 yield self._names(together), used
                 before, used, more = before + used, 0.0, seconds + FILE_S
                 together.clear()
-                limits = [s for s in limits if s >= before + more]
-                if not limits:
-                    return
+            limits = [s for s in limits if s >= before + used + more] or limits[-1:]
+            if before + used + more > limits[0]:  # another may be short enough
+                continue
             together[of].append(n)
             used += more
         if together:
@@ -272,15 +291,42 @@ class Executed:
     def _names(self, by_file: dict[str, list[int]]) -> list[str]:
         return ["".join(self.tests[n][:2]) for which in by_file.values() for n in which]
 
-    def _ranked(self, file: str, tests: set[int]) -> list[int]:
-        """Tests by what those of their file cost up to them, of which files that see much of a module have a share."""
-        ranks: dict[int, float] = {}
-        costs: dict[str, float] = defaultdict(lambda: FILE_S)
-        for n in sorted(tests, key=lambda n: (self.tests[n][2], n)):
-            of, _, seconds = self.tests[n]
-            costs[of] += seconds
-            ranks[n] = costs[of] * share_of_cost(file, of)
-        return sorted(ranks, key=lambda n: (ranks[n], n))
+    def _ranked(self, file: str, tests: set[int]) -> Iterator[int]:
+        """Tests in the order to ask them: next is always the one that executes most lines of the package that none
+        before it does, for its cost. Tests that execute the same see the same changes: each of them says little more
+        than the first. Once every line is executed, those that are left begin anew."""
+        left, open_files = set(tests), set[str]()
+        shares = {of: share_of_cost(file, of) for of in {self.tests[n][0] for n in tests}}
+        while left:
+            fresh = np.ones(len(self._number), dtype=bool)
+
+            def score(n: int, fresh: Bools = fresh) -> tuple[float, float, int]:
+                of, _, seconds = self.tests[n]
+                cost = LEAST_S + seconds + (0.0 if of in open_files else FILE_S)
+                gain = int(fresh[self._lines_of[n]].sum())
+                return -gain / (cost * shares[of]), cost, n
+
+            # A score only falls as lines are executed, but for a file's first test, which opens it.
+            waiting = [score(n) for n in left]
+            heapify(waiting)
+            while waiting:
+                _, _, n = heappop(waiting)
+                if n not in left:
+                    continue
+                now = score(n)
+                if waiting and now > waiting[0]:
+                    heappush(waiting, now)
+                    continue
+                if now[0] == 0 and fresh.sum() < fresh.size:
+                    break
+                yield n
+                left.remove(n)
+                fresh[self._lines_of[n]] = False
+                if self.tests[n][0] not in open_files:
+                    open_files.add(self.tests[n][0])
+                    for other in left:
+                        if self.tests[other][0] == self.tests[n][0]:
+                            heappush(waiting, score(other))
 
 
 def share_of_cost(file: str, test_file: str) -> float:

@@ -293,6 +293,11 @@ def check(
     # a reading of zero bytes (a level that nothing crosses) agrees with no claim
     tried = [r for r in _readings(claim, p, overrides, layers) if r.value > 0]
     held = [Match(r, claim.value / r.value - 1) for r in tried]
+    if not held:  # naive attention beside itself, or what naive attention cannot run
+        raise InputError(
+            f"`{claim.quantity}` {claim.text}: naive attention cannot be set beside {p.kernel.name} on this problem; "
+            "accepted: another kernel, or a number of bytes or seconds"
+        )
     agreeing, fewest = _simplest(allowed, claim, held)
     # one count under several slips' values is one line
     alike = grouped(agreeing, lambda m: (m.reading.counts, m.reading.direction, m.reading.slips))

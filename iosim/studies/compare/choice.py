@@ -7,6 +7,7 @@ and the first few are predicted as asked.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -228,7 +229,7 @@ def _energy(p: Prediction) -> Amount:
     """Joules of a call. Their range is that of energies not measured, and of the time, for which the board is awake."""
     energy = p.energy_j or {}
     # The board's idle power times the time is part of the energy: a longer time costs it, too.
-    joules_in_all, awake_w = sum(energy.values()), energy.get("awake", 0.0) / p.time_s
+    joules_in_all, awake_w = math.fsum(energy.values()), energy.get("awake", 0.0) / p.time_s
     if p.time_range is None and p.energy_range_j is None:
         return Amount(joules_in_all)
     joules, seconds = (

@@ -31,7 +31,7 @@ LANGUAGES = {
     "cuda": Language("/", "min", "const int {} = {};"),
     "formula": Language("//", "min"),
 }
-SUM, PRODUCT, NAME = 1, 2, 3
+SUM, PRODUCT, NAME = range(1, 4)
 
 
 def _operator(sign: str, binds: int, *, turned: bool = False) -> Callable[[Term, Term | int], Term]:

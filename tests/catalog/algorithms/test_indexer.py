@@ -18,7 +18,7 @@ from strategies import TOLERANCE, altered, bytes_apart, on_arrays
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.catalog.algorithms import options_for, plan
-from iosim.catalog.algorithms.indexer import scored_chain
+from iosim.catalog.algorithms.indexer import INDEX_KEYS, _even_splits, scored_chain
 from iosim.catalog.libraries import Overrides, resolve
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
@@ -617,3 +617,29 @@ def test_a_layer_of_a_model_takes_what_it_needs_once(capsys: pytest.CaptureFixtu
     (part,) = [part for part in run["parts"] if part["part"] == "attention"]
     needed = 65_536 * 132 + 2048 * 1152
     assert needed < part["compulsory_bytes"] < 1.1 * needed
+
+
+@pytest.mark.parametrize(
+    ("ctas", "splits"),
+    [
+        # 2 sequences of 1,024 keys in steps of INDEX_KEYS
+        (None, 1),  # nothing is known that would share them
+        (1, 1),
+        (3, 2),
+        (2 * 1024, 1024 // INDEX_KEYS),  # a step each
+    ],
+)
+def test_keys_are_split_as_evenly_as_ctas_take_steps(ctas: int | None, splits: int) -> None:
+    problem = AttentionProblem(
+        batch=2,
+        heads=4,
+        kv_heads=1,
+        seq_q=1,
+        seq_k=1024,
+        head_dim=64,
+        head_dim_v=32,
+        latent_kv=True,
+        top_k=128,
+        index_heads=4,
+    )
+    assert _even_splits(problem, 8, ctas) == splits

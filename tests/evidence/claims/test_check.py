@@ -14,6 +14,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
 from iosim.commands.cli import main
 from iosim.evidence.claims import Check, check, parse
@@ -325,6 +326,11 @@ def test_a_measured_time_is_true_within_the_error_of_the_model_and_not_by_a_boun
         parse("time", f"{1.08e6 * p.time_s:.3f}us"), problem(4096), "fa2", "a100", tolerance=0.01
     )
     assert exact.agrees is None  # who names a tolerance gets that one
+
+
+def test_naive_attention_is_not_set_beside_itself() -> None:
+    with pytest.raises(InputError, match=r"cannot be set beside naive.*accepted: another kernel"):
+        check(parse("ratio", "9x"), problem(4096), "naive", "a100")
 
 
 @pytest.mark.parametrize(

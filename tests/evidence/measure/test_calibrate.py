@@ -28,7 +28,7 @@ from iosim.hardware.profile import HardwareProfile, check_profile_file, list_pro
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.scan import PATTERNS, scan, with_capacity
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.recorded]
 
 RECORDED = ROOT / "tests" / "data" / "calibrate_h200.json"
 RAW: dict[str, Any] = json.loads(RECORDED.read_text())

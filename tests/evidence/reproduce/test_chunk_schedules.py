@@ -9,7 +9,8 @@ from iosim.evidence.reproduce import Row
 from iosim.evidence.reproduce import chunk_schedules as runs
 from iosim.hardware.profile import load_profile
 
-pytestmark = pytest.mark.slow  # a minute and a half
+needs_rows = pytest.mark.slow
+"""All rows of the section take a minute and a half."""
 A100 = load_profile("a100-sxm-80gb")
 
 
@@ -17,10 +18,12 @@ def find(*words: str) -> Row:
     return reproduced.find("E", *words)
 
 
+@needs_rows
 def test_every_row_says_how_or_why() -> None:
     assert reproduced.say_how_or_why("E")
 
 
+@needs_rows
 @pytest.mark.parametrize(
     ("words", "nd"),
     [
@@ -37,10 +40,12 @@ def test_volumes_are_exact(words: tuple[str, ...], nd: int) -> None:
     assert row.claimed == row.computed == nd
 
 
+@needs_rows
 def test_megatron_over_distflashattn() -> None:
     assert find("Megatron-LM with recomputation over").computed == pytest.approx(14 / 3)
 
 
+@needs_rows
 @pytest.mark.parametrize("gpus", [2, 3, 4, 7, 8, 16, 64])
 def test_idle_fractions_are_exact(gpus: int) -> None:
     assert find(f"unbalanced, {gpus} GPUs").computed == gpus * (gpus - 1) / 2 / gpus**2
@@ -50,15 +55,18 @@ def test_idle_fractions_are_exact(gpus: int) -> None:
         assert f"1/{gpus + 2} = 1 / (P + 2)" in balanced.note
 
 
+@needs_rows
 def test_expected_speed_ups_are_exact() -> None:
     assert find("expected on 8 GPUs, unbalanced").computed == 36 / 8
     assert find("expected on 8 GPUs, balanced").computed == pytest.approx(36 / 5)
 
 
+@needs_rows
 def test_speed_up_over_ring_attention() -> None:
     assert find("over ring attention").ratio == pytest.approx(1, abs=0.02)
 
 
+@needs_rows
 @pytest.mark.parametrize(
     ("model", "gpus"), [(m, g) for m in ("LLaMA-7B", "LLaMA-GQA", "LLaMA-33H") for g in (8, 16)]
 )
@@ -70,6 +78,7 @@ def test_speed_ups_over_megatron_come_out_with_a_port_a_gpu(model: str, gpus: in
         assert row.ratio == pytest.approx(1, abs=0.08), row.claim
 
 
+@needs_rows
 def test_iterations_come_out_short_and_never_by_more_than_a_quarter() -> None:
     rows = [
         r
@@ -83,6 +92,7 @@ def test_iterations_come_out_short_and_never_by_more_than_a_quarter() -> None:
     assert all(r.ratio is not None and 0.75 < r.ratio < 1 for r in alone)
 
 
+@needs_rows
 def test_one_port_a_node_is_not_what_was_measured() -> None:
     for word in ("Megatron-LM", "DistFlashAttn"):
         row = find(f"iteration, {word}, LLaMA-7B, 16 GPUs, 512K", "100 Gb/s a node")
@@ -90,6 +100,7 @@ def test_one_port_a_node_is_not_what_was_measured() -> None:
         assert row.ratio > 1.5
 
 
+@needs_rows
 def test_ring_self_attention_is_a_lower_bound_and_says_so() -> None:
     for row in (
         r for r in reproduced.rows("E") if r.claim.startswith("iteration, ring self-attention")
@@ -99,6 +110,7 @@ def test_ring_self_attention_is_a_lower_bound_and_says_so() -> None:
         assert "cannot be reproduced" in row.note
 
 
+@needs_rows
 def test_chunks_that_hide_the_ring() -> None:
     assert find("hide the messages", "nvlink").computed == pytest.approx(312 / 300)
     assert find("hide the messages", "ib-100g").computed == pytest.approx(312 / 12.5)

@@ -8,7 +8,7 @@ import reproduced
 from iosim.evidence.reproduce import Row
 from iosim.evidence.reproduce.training_grid import READINGS, closest, grid
 
-pytestmark = pytest.mark.slow  # half a minute
+pytestmark = [pytest.mark.slow, pytest.mark.recorded]  # half a minute
 
 
 def find(*words: str) -> Row:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from validated import CHAINS, FOLDER, LIBRARY, some_calls, table, write
 
+from iosim.base.records import replace
 from iosim.evidence.validate import compare, read
 from iosim.evidence.validate.match import NoModel, match
-from iosim.evidence.validate.residuals import calls
+from iosim.evidence.validate.residuals import _regime, calls
 from iosim.evidence.validate.rows import NEEDED
 from iosim.hardware.profile import load_profile
+from iosim.kernel.overrides import Overrides
 from iosim.kernel.schedule import Start
+from iosim.prediction.predictor import planned
+from iosim.problem.attention import AttentionProblem
+from iosim.studies.program.operators import View, streaming
 
 OWN = str(FOLDER / "h200_iosim_kernels.csv")
 
@@ -169,3 +176,44 @@ def test_another_number_of_launches_is_skipped(tmp_path: Path) -> None:
     assert {s.reason.split(" (")[0] for s in comparison.skipped} == {
         f"the model has {len(call)} launches"
     }
+
+
+ONCE = 4 * 64 * 512 * 64 * 2
+"""Bytes of Q, of K and of V: 4 times 64 heads of 512 rows of 64 columns of two bytes."""
+
+
+@pytest.mark.parametrize(
+    ("launch", "read", "spills", "regime"),
+    [
+        ("main", 3 * ONCE, False, "compulsory"),
+        ("main", 3 * ONCE * 1.01, False, "compulsory"),  # within 1 %
+        ("main", 3 * ONCE * 1.011, False, "wave-bound"),
+        ("main", 3 * ONCE, True, "spill"),
+        ("main", 6 * ONCE, False, "thrashing"),  # 6 of 100 that SMs read
+        ("long", 6 * ONCE, False, "wave-bound"),  # 6 of 120: no more than 5 %
+        ("one block", 6 * ONCE, False, "decode"),
+        ("split", 6 * ONCE, False, "decode"),
+        ("combine", 6 * ONCE, False, "stream"),
+        ("flat", 6 * ONCE, False, "stream"),
+    ],
+)
+def test_a_regime_is_the_first_that_holds(
+    launch: str, read: float, spills: bool, regime: str
+) -> None:
+    problem = AttentionProblem(batch=4, heads=64, seq_q=512, head_dim=64)
+    few = AttentionProblem(batch=4, heads=64, seq_q=64, seq_k=512, head_dim=64)
+    a100 = load_profile("a100")
+    views = [View(n, 0, (64,), (1,), 2) for n in (0, 1)]
+    whole, one = planned(problem, "fa2", a100).chain, planned(few, "fa2", a100).chain
+    split = planned(few, "flash", a100, Overrides(splits=3)).chain
+    chain = {
+        "split": replace(split, launches=split.launches[:1]),
+        "combine": replace(split, launches=split.launches[-1:]),
+        "one block": one,
+        "flat": streaming("pass", views[:1], views[1:])[0],
+    }.get(launch, whole)
+    call: Any = SimpleNamespace(problem=problem, chain=chain)
+    row: Any = SimpleNamespace(chain="")
+    values = {"hbm_read": read, "l2_read": (120 if launch == "long" else 100) * ONCE}
+    assert _regime(row, call, values, spills) == regime
+    assert _regime(SimpleNamespace(chain="1"), call, values, spills) == "chain"  # type: ignore[arg-type]

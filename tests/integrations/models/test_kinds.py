@@ -988,3 +988,9 @@ def test_an_unknown_name_is_one_short_line() -> None:
     with pytest.raises(InputError, match="give its config") as error:
         load_model("Somebody/Wonder-9B-Instruct")
     assert len(str(error.value)) < 160
+
+
+@pytest.mark.parametrize("layers", [[-1], [12], [-1, 3], [3, 12]])
+def test_layers_that_are_not_there_are_refused(layers: list[int]) -> None:
+    with pytest.raises(InputError, match=r"attn_layer_indices.*accepted: layers 0 to 11"):
+        load_model(config("bamba", 12, attn_layer_indices=layers, **SSD))

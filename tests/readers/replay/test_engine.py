@@ -20,7 +20,7 @@ from traces import LINE, Access, assert_same, fixed, in_turn, play, random_trace
 from iosim.base.errors import InputError
 from iosim.readers.replay import engine
 from iosim.readers.replay import scan as scans
-from iosim.readers.replay.engine import L2, Ctas, TraceRecord
+from iosim.readers.replay.engine import L2, MAX_TEMPLATES, Ctas, TraceRecord
 from iosim.readers.replay.lowering import LoweredLaunch
 from iosim.readers.replay.templates import Template
 
@@ -554,6 +554,53 @@ def test_the_engine_itself_refuses_such_an_l2(field: str, value: int) -> None:
     ):
         with pytest.raises(InputError, match="nothing was played"):
             act()
+
+
+COARSE = {"coarse": 2, "walks": 1}
+"""A plan of coarse steps, with the arrays that `damaged` gives it."""
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tiles": -1},
+        *({f"n_{part}": n} for part in ("pro", "loop", "epi") for n in (-1, MAX_TEMPLATES + 1)),
+        {"listed": -1},
+        *({pointer: None} for pointer in ("first", "count", "down", "side", "share_ppm")),
+        *({name: 0} for name in ("slots", "sms", "sms_alike", "group", "ranks", "queues")),
+        {"queues": 2, "sms": 1},
+        {"crowds": -1},
+        {"crowds": 1, "slow_ppm": None},
+        {"coarse": -1},
+        COARSE | {"walks": -1},
+        COARSE | {"walks": 2},  # of the one access that the loop has
+        COARSE | {"lead": None},
+        COARSE | {"trail": None},
+        COARSE | {"lead": 0},
+        COARSE | {"trail": 0},
+    ],
+    ids=str,
+)
+def test_the_engine_itself_refuses_such_a_launch(
+    damage: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every bound of check.h that Python's own plans never reach: nothing is read where nothing is."""
+    steps = {value: np.full(1, value, dtype=np.int32) for value in (0, 1)}
+    real = engine.launch_plan
+
+    def damaged(*arguments: Any) -> Any:
+        plan, kept = real(*arguments)
+        plan.lead = plan.trail = steps[1].ctypes.data
+        for name, value in damage.items():
+            is_array = name in ("lead", "trail") and value is not None
+            setattr(plan, name, steps[value].ctypes.data if is_array else value)
+        return plan, kept
+
+    monkeypatch.setattr(engine, "launch_plan", damaged)
+    l2 = four_objects()
+    with pytest.raises(InputError, match="nothing was played"):
+        l2.replay(launch_of(count=2), Ctas(1, 1))
+    assert l2.counts()[0][0] == 0
 
 
 def test_objects_of_tensors_that_cannot_be_counted_are_refused() -> None:

@@ -15,14 +15,14 @@ from strategies import ALGORITHMS, FORWARD_ONLY, cases
 
 from iosim import predict
 from iosim.base.errors import InputError
-from iosim.catalog.algorithms import plan
+from iosim.catalog.algorithms import options_for, plan
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Kernel, PassSettings, Spill, Tile
 from iosim.kernel.launch import Outer
 from iosim.kernel.schedule import Direction, Order, Schedule, Scheduler, Start
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay.lowering import lower, start_order
-from iosim.readers.replay.objects import streams
+from iosim.readers.replay.objects import Grid, streams
 
 SLOW = settings(
     max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -42,6 +42,22 @@ def test_lowered_bytes_are_the_counted_bytes(
 ) -> None:
     problem, kernel = data.draw(cases(algorithm, passes))
     chain = plan(problem, kernel)
+    assert wrong_bytes(chain, lower(chain, spill_slots=8)) == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "splits"),
+    [(80, 2), (80, 3), (112, 4), (50, 3)],  # 5, 5, 7 and 4 blocks of 16: some CTAs have one less
+)
+@pytest.mark.parametrize("keeps_keys", [True, False])
+def test_a_cta_without_a_last_key_block_touches_none(
+    keys: int, splits: int, keeps_keys: bool
+) -> None:
+    problem = AttentionProblem(heads=2, seq_q=40, seq_k=keys, head_dim=16, passes="bwd")
+    options = options_for("efficient", {"key_splits": splits, "keeps_keys": keeps_keys})
+    chain = plan(problem, Kernel("efficient", "efficient", Tile(16, 16), options=options))
+    (main,) = [launch for launch in chain.launches if launch.outer is Outer.HEAD]
+    assert main.domain.key_blocks_total % main.domain.splits > 0
     assert wrong_bytes(chain, lower(chain, spill_slots=8)) == []
 
 
@@ -286,3 +302,21 @@ def test_work_tiles_without_rows_spill_nothing() -> None:
     assert (frame.base[~runs] == -1).all()
     first = frame.base[runs].min()
     assert (frame.base[runs] - first).tolist() == [0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("sequences", "rows"),
+    [
+        (1, [0, 2, 4, 6, 8, 10]),  # tiles of two rows, one after the other
+        (2, [0, 2, 4, 8, 10, 12]),  # three tiles a sequence of 16 / 2 rows
+        (3, [0, 2, 5, 7, 10, 12]),  # two a sequence of 15 / 3
+    ],
+)
+def test_tiles_of_packed_sequences_begin_in_their_own_rows(sequences: int, rows: list[int]) -> None:
+    grid = Grid("K", 0, 1, 15 if sequences == 3 else 16, 1, 16, 16, sequences)
+    tiles = np.arange(6)
+    assert grid.row_of(tiles, 6, 2).tolist() == rows
+    shifts = [grid.row_shift(np.array([tile]), 6, 6, 2) for tile in tiles]
+    assert [int(np.ravel(shift)[0]) for shift in shifts] == [
+        row - 2 * tile for row, tile in zip(rows, tiles, strict=True)
+    ]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from timed_launches import call, main_launch
 
@@ -130,3 +131,33 @@ class TestSharesOfTheL2:
             fetched=lambda: 100 - stored,
             l2_loads=lambda: 100 + stored * 1.38,
         )
+
+
+@pytest.mark.parametrize(
+    ("is_backward", "scores", "padding"),
+    [
+        (False, 1, 2.0),  # a forward's tile has rows that no query fills
+        (True, 1, 1.0),
+        (False, 64, 1.0),  # an indexer's scores of many heads
+        (True, 5, 1.0),
+    ],
+)
+@pytest.mark.parametrize("by_warps", [False, True])
+def test_pairs_that_move_bits_and_instructions(
+    is_backward: bool, scores: int, padding: float, by_warps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of 64 rows hold 64, 64 and 16 of them: three quarters. 512 operations a pair are an eighth of an
+    instruction's."""
+    monkeypatch.setattr(loop_time, "row_padding", lambda *_: 2.0)
+    launch: Any = SimpleNamespace(
+        domain=SimpleNamespace(query_rows=np.array([64, 64, 16, 0]), block_q=64),
+        is_backward=is_backward,
+        work=SimpleNamespace(
+            scores_per_pair=scores, flops_per_pair=512, loop=SimpleNamespace(key_warps=1)
+        ),
+        resources=SimpleNamespace(threads=128),
+    )
+    unit: Any = SimpleNamespace(issued_by_warps=by_warps)
+    moved, issued = loop_time.worked(launch, unit, 1000.0)
+    assert moved == pytest.approx(1000 * padding * (0.17 + 0.83 * 0.75))
+    assert issued == pytest.approx(1000 * padding * (scores * 13 / 32 + by_warps / 8))

@@ -88,3 +88,13 @@ def test_a_uniform_models_step_is_that_of_its_sizes() -> None:
     assert by_name.step_s == by_hand.step_s
     assert by_name.cache_bytes == by_hand.cache_bytes
     assert by_name.bound_tokens_per_s == by_hand.bound_tokens_per_s
+
+
+@pytest.mark.parametrize(
+    ("method", "levels"),
+    [("replay", ["l2", "hbm"]), ("bounds", ["l2"])],  # what reaches HBM is bounded then, not known
+)
+def test_a_figure_of_each_level_that_is_known(method: str, levels: list[str]) -> None:
+    p: Any = iosim.predict(model="gemma-3-4b", method=method, **SMALL)
+    panels = p._panels()
+    assert sorted(panel.id for panel in panels) == sorted(levels)

@@ -20,7 +20,7 @@ from iosim.studies.training.model import Decoder, Setup
 from iosim.studies.training.plan import plan
 from iosim.studies.training.timeline import Timeline, play
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.recorded]
 
 FEW = settings(
     max_examples=examples(25),

@@ -1,0 +1,68 @@
+"""What kernels' code says: bytes of each place that moves them, units of each loop, times with and without each cost.
+
+The kernels of examples/kernels/plain.cu and a Triton forward, as tests/code/ptx has them: PTX with the listing of its
+machine code beside it, so that no compiler is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from iosim.studies.code_costs import costs_of_code
+from iosim.studies.requests import CodeRequest
+
+FOLDER = Path(__file__).resolve().parent.parent / "code" / "ptx"
+SQUARE = "in=TENSOR(512x512,fp32) out=TENSOR(512x512,fp32) rows=512 columns=512"
+LAUNCHES = {
+    "column_store": ("plain", "16,16", "32,8", SQUARE),
+    "column_read": ("plain", "16,16", "32,8", SQUARE),
+    "spilling_tile": (
+        "plain",
+        "66",
+        "128",
+        "a=TENSOR(8448x128,fp32) b=TENSOR(128x96,fp32) out=TENSOR(8448x96,fp32) depth=128",
+    ),
+    "rms_norm": (
+        "plain",
+        "300",
+        "256",
+        "x=TENSOR(300x1000,fp32) weight=TENSOR(1000,fp32) out=TENSOR(300x1000,fp32) columns=1000 epsilon=1e-6",
+    ),
+    "matrix_product": (
+        "plain",
+        "4,6",
+        "32,32",
+        "a=TENSOR(192x100,fp32) b=TENSOR(100x128,fp32) c=TENSOR(192x128,fp32) columns=128 depth=100",
+    ),
+    "flash_forward": (
+        "flash_forward",
+        "8,3",
+        "128",
+        "scale=0.1 M=TENSOR(3x500,fp32) Z=1 H=3 Q=TENSOR(1x3x500x64,bf16) K=TENSOR(1x3x500x64,bf16) "
+        "V=TENSOR(1x3x500x64,bf16) Out=TENSOR(1x3x500x64,bf16) N=500",
+    ),
+}
+"""Kernel -> (file, CTAs, threads of a CTA, arguments): whole tiles and ragged ones."""
+GPU = "h100"
+
+
+def said(entry: str) -> dict[str, Any]:
+    """What is said of a kernel's launch: its costs, and what it moves."""
+    file, grid, block, arguments = LAUNCHES[entry]
+    request = CodeRequest(
+        code=str(FOLDER / f"{file}.sass"),
+        entry=entry,
+        grid=grid,
+        block=block,
+        arg=tuple(arguments.split()),
+        gpu=GPU,
+    )
+    costs = costs_of_code(request)
+    return {"costs": costs.to_dict(), "moved": costs.prediction.to_dict()}
+
+
+def cases() -> Iterator[tuple[str, Any]]:
+    for entry in LAUNCHES:
+        yield entry, said(entry)

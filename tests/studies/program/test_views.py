@@ -1,0 +1,49 @@
+"""Views of storages by hand: the pieces of rows that they take, and the CTAs of passes over them."""
+
+from __future__ import annotations
+
+import pytest
+
+from iosim.studies.program.operators import ROW_THREADS, View, streaming
+
+
+@pytest.mark.parametrize(
+    ("offset", "sizes", "strides", "band"),
+    [
+        (0, (4, 8), (8, 1), (32, 32, 0)),  # dense: one piece of 4 x 8
+        (64, (4, 64), (192, 1), (64, 192, 64)),  # the second of three matrices side by side
+        (199, (4, 64), (192, 1), (64, 192, 7)),  # begins in the second row: 199 - 192
+        (7, (3, 4, 8), (80, 20, 1), (8, 20, 7)),  # the innermost gap says how wide a row is
+        (
+            0,
+            (4, 1, 8),
+            (100, 50, 1),
+            (8, 100, 0),
+        ),  # an axis of one element has no gap, whatever its stride
+        (5, (1, 8), (999, 1), (8, 8, 0)),
+        (0, (4, 8), (0, 1), (8, 8, 0)),  # expanded: one row four times
+        (0, (2, 4, 8), (32, 8, 1), (64, 64, 0)),
+    ],
+)
+def test_the_piece_of_a_row(
+    offset: int, sizes: tuple[int, ...], strides: tuple[int, ...], band: tuple[int, int, int]
+) -> None:
+    assert View(0, offset, sizes, strides, 2).band == band
+
+
+@pytest.mark.parametrize(
+    ("rows", "ctas"),
+    [
+        (1, 1),
+        (2, 2),
+        (300, 300),
+        (0, 1),  # nothing is one CTA still
+        (None, 293),  # 300 x 1000 elements in CTAs of 128 threads x 8 values
+    ],
+)
+def test_ctas_of_a_pass(rows: int | None, ctas: int) -> None:
+    read, written = (View(n, 0, (300, 1000), (1000, 1), 2) for n in (0, 1))
+    (launch,) = streaming("pass", (read,), (written,), rows=rows)[0].launches
+    assert launch.domain.rows == ctas
+    assert launch.resources.threads == (128 if rows is None else ROW_THREADS)
+    assert launch.values_per_thread == 8  # 16 bytes of a thread's access, in halves
