@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from iosim.base.fields import default_text
 from iosim.base.records import MISSING, fields, is_dataclass
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +63,8 @@ def text(value: Any) -> str:
 
 
 def ranged(record: type) -> dict[str, str]:
-    """Default and range of each field of a record that has one: as a form of a file, an option or a keyword."""
+    """Default and range of each field of a record that has one, and of options the default in words, in Python and on the
+    command line."""
     ranges = {}
     for f in fields(record):
         about = f.metadata.get("about")
@@ -72,8 +74,10 @@ def ranged(record: type) -> dict[str, str]:
             else (f.metadata.get("low"), f.metadata.get("high"))
         )
         if low is not None:
-            ranges[f.name] = f"{text(f.default) if f.default is not MISSING else ''} {low:.9g}" + (
-                "" if high is None else f" {high:.9g}"
+            ends = [f"{end:.9g}" for end in (low, high) if end is not None]
+            words = [] if about is None else [default_text(about), default_text(about, usual=True)]
+            ranges[f.name] = " ".join(
+                [text(f.default) if f.default is not MISSING else "", *ends, *map(repr, words)]
             )
     return ranges
 

@@ -28,6 +28,7 @@ RECORDED = load_script("tests/commands/test_recorded_studies.py")
 SOURCE = '''
 """Text with 3 < 4."""
 LIMIT: int = 192
+MOST = 60_000_000
 
 def f(a: int, b: int = 7) -> int:
     if a < b and not b:
@@ -37,6 +38,7 @@ def f(a: int, b: int = 7) -> int:
 C_SOURCE = """
 /* if (a < b) c += 1; */
 #define SLACK 128
+#define MOST 1000000
 static int f(int a, int b) {
     if (a < b) a += 2;
     free(x);
@@ -54,6 +56,7 @@ def edited(source: str, made_of: list[tuple[int, int, str]]) -> set[str]:
 def test_changes_of_python() -> None:
     assert edited(SOURCE, edits.python_edits(SOURCE)) == {
         "LIMIT: int = 193",
+        "MOST = 6000000",
         "LIMIT: int = 19",
         "def f(a: int, b: int = 8) -> int:",
         "if a <= b and not b:",
@@ -71,6 +74,7 @@ def test_changes_of_python() -> None:
 def test_changes_of_c() -> None:
     assert edited(C_SOURCE, edits.c_edits(C_SOURCE)) == {
         "#define SLACK 129",
+        "#define MOST 100000",
         "#define SLACK 12",
         "if (a <= b) a += 2;",
         "if (a < b) a -= 2;",
