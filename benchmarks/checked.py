@@ -33,7 +33,8 @@ from iosim.catalog.libraries.loader import (
     on_gpu,
 )
 from iosim.catalog.serving import read_stack
-from iosim.evidence.published.tables import read, shipped
+from iosim.evidence.published.tables import BYTES as READ_BYTES
+from iosim.evidence.published.tables import SPEEDUP, TIME, read, shipped
 from iosim.evidence.times.tables import SERVING_GPUS
 from iosim.evidence.validate.match import CHAIN_NAMES, OWN
 
@@ -140,8 +141,8 @@ def of_others() -> Iterator[tuple[str, str, str]]:
     for sample in (sample for path in shipped() for sample in read(path)[0]):
         if not sample.launch:
             name = on_gpu(entry(sample.kernel), sample.profile)["name"]
-            kinds = [PUBLISHED_BYTES]
-            if sample.quantity == "time":
+            kinds = [PUBLISHED_BYTES] if sample.quantity in READ_BYTES else []
+            if sample.quantity in (TIME, SPEEDUP):
                 kinds = [PUBLISHED_TIMES] if sample.problem.forward else []
                 kinds += [BACKWARD_TIMED] if sample.problem.backward else []
             for kind in kinds:

@@ -163,7 +163,10 @@ def _by_keyword(
     values: dict[str, Any] = {}
     for name, value in options.items():
         # A field's name is accepted beside the option's: `seq_q` and `seq_len` are one keyword.
-        keyword = name if name in named else KEYWORD_OF.get(name, name)
+        # Where GPUs are counted, `gpus` is their number, as it is in `iosim ring --gpus`.
+        counted = f"num_{name}"
+        known_name = counted if counted in named else KEYWORD_OF.get(name, name)
+        keyword = name if name in named else known_name
         if keyword not in named and open:
             keyword = name
         elif keyword not in named:

@@ -19,7 +19,9 @@ from iosim.prediction.reuse import Reuse, reuse
 from iosim.readers.bounds import needed_bytes
 
 ONCE = 1.05
-"""HBM reads within this factor of the compulsory ones are said to be those."""
+"""HBM reads within this factor of the compulsory ones are said to be about those."""
+SAME = 1.005
+"""Bytes within this factor of each other are said to be the same."""
 NAMED_SHARE = 0.1
 """A tensor is named beside the one that reads most above its own size where it reads this share of that."""
 SPILL_SHARE = 0.1
@@ -90,10 +92,11 @@ def _against_each_other(larger: Prediction, smaller: Prediction) -> str:
     took = (
         f"{seconds_text(smaller.time_s)} ({clock_text(smaller)}), not {seconds_text(larger.time_s)}"
     )
-    # Within 5 %: "as many bytes" is truer than a factor of 1.02.
+    # Within 5 %: "about as many bytes" is truer than a factor of 1.02.
     if times <= ONCE:
+        about = "" if times <= SAME else "about "
         same = f"{bytes_text(smaller.hbm.read)}, {against(smaller.hbm_payload.read, smaller.hbm_bounds.compulsory_read)}"
-        return f"{who(smaller)} reads as many bytes from HBM as {larger.kernel.name} ({same}) in {took}"
+        return f"{who(smaller)} reads {about}as many bytes from HBM as {larger.kernel.name} ({same}) in {took}"
     both = f"{bytes_text(smaller.hbm.read)} against {bytes_text(larger.hbm.read)}"
     return f"{who(smaller)} reads {times_text(times)}x fewer bytes from HBM than {larger.kernel.name} ({both}) in {took}"
 
@@ -150,7 +153,11 @@ def against(hbm_bytes: float, compulsory: float, word: str = "the compulsory byt
     if hbm_bytes and not compulsory:
         return "where nothing is compulsory: no query sees a key"
     times = hbm_bytes / max(1, compulsory)
-    return word if times <= ONCE else f"{times_text(times)}x {word}"
+    if times > ONCE:
+        return f"{times_text(times)}x {word}"
+    if times <= SAME:
+        return word
+    return f"about {word}" if " " in word else f"near-{word}"
 
 
 def amount(p: Prediction) -> str:

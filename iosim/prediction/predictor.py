@@ -17,6 +17,7 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Outer
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
+from iosim.prediction.idle import idle_notes
 from iosim.prediction.replays import Replays, head_share_of, play_of, tile_accesses
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
@@ -108,6 +109,9 @@ class Request(Conditions):
             method = "replay"
         # Check bits are told of, but take no time: rates of memory count data alone.
         traffic = call.counted + hbm
+        idle: tuple[str, ...] = ()
+        if self.chain is None:
+            idle = idle_notes(call, self.kernel, self.overrides, traffic, self)
         return Prediction(
             call=call,
             traffic=traffic + check_bits(hbm, gpu) + call.staged,
@@ -119,7 +123,7 @@ class Request(Conditions):
             memory_bytes=memory(call.chain),
             conditions=self,
             replay=played,
-            notes=tuple(dict.fromkeys((*call.notes, *why, *notes))),
+            notes=tuple(dict.fromkeys((*call.notes, *idle, *why, *notes))),
         )
 
     @property

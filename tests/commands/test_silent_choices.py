@@ -197,6 +197,9 @@ def test_a_headline_is_of_a_context_that_fits_and_that_the_model_has() -> None:
     beyond = iosim.decode(model="gpt2", gpu="a100", context="512,4k")
     assert beyond.answer.startswith("At 512 tokens of context")
     assert any("positions for 1,024 tokens" in note for note in notes(beyond.points))
+    assert "past its" not in beyond.answer
+    past = iosim.decode(model="gpt2", gpu="a100", context="4k")
+    assert "% of HBM's bound, past its 1,024 positions. " in past.answer
     assert iosim.predict(model="gpt2").layers[0].prediction.problem.seq_q == 1024
     drawn = eight.as_page().sections[0]
     marks = [
@@ -239,6 +242,12 @@ def test_python_takes_what_pytorch_gives() -> None:
     assert (
         iosim.decode(dtype=torch.float16, context=1024).points[0].prediction.problem.dtype == "fp16"
     )
+
+
+def test_gpus_of_a_ring_are_counted_in_python_too() -> None:
+    call = {"gpu": "a100", "seq_len": 2048, "heads": 8, "schedule": "ring"}
+    assert iosim.ring(gpus=2, **call).answer == iosim.ring(num_gpus=2, **call).answer
+    assert iosim.predict(gpus="a100", kernel="fa2", seq_len=512).profile.name == "a100-sxm-80gb"
 
 
 def test_a_clock_is_in_megahertz_everywhere() -> None:

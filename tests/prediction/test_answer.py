@@ -16,7 +16,7 @@ from iosim.base.units import bytes_text, seconds_text
 from iosim.catalog.libraries import Overrides
 from iosim.commands.cli import main
 from iosim.hardware.profile import load_profile
-from iosim.prediction.answer import answer, excess, reason, why
+from iosim.prediction.answer import against, answer, excess, reason, why
 from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.predictor import predict
 from iosim.prediction.result import Prediction
@@ -132,6 +132,23 @@ def test_what_a_warm_l2_leaves_to_hbm_is_told_by_what_is_compulsory(
         assert (bytes_text(p.hbm.read) if read else "reads nothing from HBM") in sentence
     else:
         assert "even with a warm L2" in sentence
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        (1.0, "the compulsory bytes"),
+        (1.004, "the compulsory bytes"),
+        (1.03, "about the compulsory bytes"),
+        (1.2, "1.2x the compulsory bytes"),
+    ],
+)
+def test_bytes_are_the_compulsory_ones_where_they_are(times: float, words: str) -> None:
+    assert against(1_000_000 * times, 1_000_000) == words
+    short = words.replace("about the compulsory bytes", "near-compulsory")
+    assert against(1_000_000 * times, 1_000_000, "compulsory") == short.replace(
+        "the compulsory bytes", "compulsory"
+    )
 
 
 def test_the_command_says_it_first_and_json_carries_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -335,7 +335,8 @@ def test_stores_that_are_inferred(overheads: list[tuple[str, Mode, str]], inferr
         ("cudnn", "a100", "bwd", True),
         ("cudnn", "a100", "fwd+bwd", True),
         ("cudnn", "h100", "bwd", False),
-        ("fa-turing", "t4", "fwd", True),
+        ("fa-turing", "t4", "fwd", False),
+        ("fa4-sm80", "a100", "fwd", True),
     ],
 )
 def test_a_kernel_that_nobody_timed_has_a_wider_range(

@@ -43,9 +43,14 @@ FP8_OPERATIONS = 5.0
 ALONE_OPERATIONS = 20.0
 """Operations a score more in fp8, in wide builds, where one warpgroup computes, with no other's products beside its
 softmax. Fitted on 120 open rows of both stacks' decoding in published_stacks.csv."""
-PROMOTED_OPERATIONS = {128: 7.0, 192: 4.0, 256: 50.0}
-"""Operations a score more in fp8 in vLLM's build, by its width: it adds each step's product to sums of its own
-(two-level accumulation). Fitted on 60 open rows of its prefill in published_stacks.csv."""
+PROMOTED_OPERATIONS = {64: 1.6, 128: 1.3, 192: 7.4}
+"""Instructions a score more in fp8 in vLLM's build, by its width, over those of a build without: it adds each step's
+product to sums of its own (two-level accumulation), in smaller tiles, and spills at 128 and 192 columns. Counted in a
+turn of the loop over keys of both, FlashAttention-3 @0251105a with the tiles and the product of
+vllm-project/flash-attention @617264c1, compiled by nvcc 13.0 for cc 9.0 (10.0 to 17.1 against 8.4 to 9.8)."""
+WIDEST_OPERATIONS = 50.0
+"""Operations a score more in fp8 in vLLM's build of 256 columns, whose softmax does not overlap its products. Fitted on
+open rows of its prefill in published_stacks.csv; its instructions alone are 5.5 more."""
 SEQUENCES_AT_ONCE = 31
 """Among which a warp looks for that of its CTA's next tile (hopper/tile_scheduler.hpp,
 VarlenDynamicPersistentTileScheduler): till it goes on to as many more it waits for a load."""
@@ -182,9 +187,10 @@ class VllmFa3Rules(Fa3VarlenRules):
 
     def fp8_operations(self, width: int, alone: bool) -> float:
         """As of all, and those of sums of its own where several warpgroups compute."""
-        if alone:
-            return super().fp8_operations(width, alone)
-        return PROMOTED_OPERATIONS.get(width, 0.0)
+        if width > max(PROMOTED_OPERATIONS):
+            return WIDEST_OPERATIONS if not alone else super().fp8_operations(width, alone)
+        more = 0.0 if alone else PROMOTED_OPERATIONS.get(width, 0.0)
+        return super().fp8_operations(width, alone) + more
 
     def most_splits(self, problem: AttentionProblem, sms: int, block_q: int, block_k: int) -> int:
         tokens = sum(q for q, _ in problem.sequences)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,7 +14,15 @@ from iosim.base.records import dataclass, replace
 from iosim.base.units import some
 from iosim.base.words import Method, sentences
 from iosim.catalog.algorithms import algorithm_of
-from iosim.evidence.published.tables import BYTES, LeftOut, Sample, read
+from iosim.evidence.published.tables import (
+    BYTES,
+    SHARED,
+    SPEEDUP,
+    TIME,
+    LeftOut,
+    Sample,
+    read,
+)
 from iosim.prediction.many import try_all
 from iosim.prediction.predictor import Request, planned
 from iosim.prediction.result import Prediction
@@ -25,8 +34,15 @@ SMALL_BYTES = 20_000
 RANGE_HOLDS = 0.9
 """Share of rows that a GPU's ranges hold where it is no further off than they say."""
 WORDS = {True: "yes", False: "further off", None: "-"}
-KINDS = {"bytes": "bytes", "times": "times", "plain": "times of plain attention"}
-"""Kind -> in words: bytes, times of fused kernels, and of chains that write the scores to memory."""
+KINDS = {
+    "bytes": "bytes",
+    "times": "times",
+    "plain": "times of plain attention",
+    "speedups": "speed-ups",
+    "shared": "shared memory",
+}
+"""Kind -> in words: bytes, times of fused kernels, of chains that write the scores to memory, of one kernel over
+another's, and what a CTA takes."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +65,10 @@ class Judged:
     def kind(self) -> str:
         if self.sample.quantity in BYTES:
             return "bytes"
+        if self.sample.quantity == SPEEDUP:
+            return "speedups"
+        if self.sample.quantity == SHARED:
+            return "shared"
         return "plain" if self.plain else "times"
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,15 +147,20 @@ class Verdict:
         return sentences(gpu.line for gpu in self.gpus) or "No row was compared."
 
     def table(self) -> Table:
+        gpus = self.gpus
+        kinds = [kind for kind in KINDS if any(g.rows[kind] for g in gpus)]
+        of_kinds = (
+            column
+            for kind in kinds
+            for column in (
+                Column(f"{kind}_rows", f"{kind}, rows", kind="count"),
+                Column(f"{kind}_median", "median", kind="error"),
+            )
+        )
         columns = (
             Column("gpu", "GPU"),
             Column("backed_by", "backed by"),
-            Column("bytes_rows", "bytes, rows", kind="count"),
-            Column("bytes_median", "median", kind="error"),
-            Column("times_rows", "times, rows", kind="count"),
-            Column("times_median", "median", kind="error"),
-            Column("plain_rows", "plain, rows", kind="count"),
-            Column("plain_median", "median", kind="error"),
+            *of_kinds,
             Column("inside", "inside the range", kind="error"),
             Column("as_its_range_says", "as its range says"),
             Column("left_out", "left out", kind="count"),
@@ -144,12 +169,12 @@ class Verdict:
             (
                 g.gpu,
                 g.backed_by,
-                *(cell for kind in KINDS for cell in (g.rows[kind], g.median_error[kind])),
+                *(cell for kind in kinds for cell in (g.rows[kind], g.median_error[kind])),
                 g.inside,
                 WORDS[g.as_its_range_says],
                 g.left_out,
             )
-            for g in self.gpus
+            for g in gpus
         )
         return Table(columns, tuple(rows))
 
@@ -202,20 +227,25 @@ def judge(
             else:
                 samples.append(sample)
     requests: list[Request] = []
-    requested: list[Sample] = []
+    requested: list[tuple[Sample, int]] = []
     for sample in samples:
         try:
-            requests.append(_request(sample, ecc))
-            requested.append(sample)
+            mine = _requests(sample, ecc)
         except InputError as reason:
             left_out.append(_left(sample, str(reason)))
+        else:
+            requests += mine
+            requested.append((sample, len(mine)))
     judged = []
     # all together: equal launches are replayed once
-    for sample, outcome in zip(requested, try_all(requests, progress=progress), strict=True):
-        if isinstance(outcome, InputError):
-            left_out.append(_left(sample, str(outcome)))
+    outcomes = iter(try_all(requests, progress=progress))
+    for sample, number in requested:
+        of_sample = list(islice(outcomes, number))
+        refusals = [outcome for outcome in of_sample if isinstance(outcome, InputError)]
+        if refusals:
+            left_out.append(_left(sample, str(refusals[0])))
         else:
-            judged.append(_judged(sample, outcome))
+            judged.append(_judged(sample, *(o for o in of_sample if isinstance(o, Prediction))))
     return Verdict(tuple(judged), tuple(left_out))
 
 
@@ -223,9 +253,17 @@ def _left(sample: Sample, reason: str) -> LeftOut:
     return LeftOut(sample.source, sample.row, sample.profile.name, reason)
 
 
+def _requests(sample: Sample, ecc: str) -> list[Request]:
+    """What is asked of a sample: its kernel, and of a speed-up the slower one, too. Raises InputError: a kernel cannot
+    run it."""
+    names = (sample.kernel, sample.over) if sample.quantity == SPEEDUP else (sample.kernel,)
+    return [_request(replace(sample, kernel=name), ecc) for name in names]
+
+
 def _request(sample: Sample, ecc: str) -> Request:
-    """What is asked of a sample; times take the quick rule for bytes. Raises InputError: the kernel cannot run it."""
-    method: Method | None = "capacity" if sample.quantity == "time" else None
+    """What is asked of a sample; all but bytes take the quick rule for bytes. Raises InputError: the kernel cannot run
+    it."""
+    method: Method | None = None if sample.quantity in BYTES else "capacity"
     chain = None
     if sample.launch:
         whole = planned(sample.problem, sample.kernel, sample.profile).chain
@@ -246,8 +284,12 @@ def _request(sample: Sample, ecc: str) -> Request:
     )
 
 
-def _judged(sample: Sample, p: Prediction) -> Judged:
-    if sample.quantity == "time":
+def _judged(sample: Sample, p: Prediction, *slower: Prediction) -> Judged:
+    if sample.quantity == SPEEDUP:
+        return Judged(sample, slower[0].time_s / p.time_s, None)
+    if sample.quantity == SHARED:
+        return Judged(sample, _shared_memory(p), None)
+    if sample.quantity == TIME:
         # launches from Python that come first keep the GPU waiting, and move all others back
         before_s = sample.launches_before * HOST_LAUNCH_S
         times, measured_s = p.time_range, sample.measured - before_s
@@ -265,6 +307,13 @@ def _judged(sample: Sample, p: Prediction) -> Judged:
         return Judged(sample, predicted, None)
     ends = {"hbm": span.total, "hbm_read": span.read, "hbm_write": span.write}[sample.quantity]
     return Judged(sample, predicted, _within(sample.measured, ends, sample.rounding))
+
+
+def _shared_memory(p: Prediction) -> float:
+    """Bytes that a CTA of the call's longest launch takes."""
+    longest = max(p.time.launches, key=lambda launch: launch.total_s)
+    taken = next(n.resources for n in p.chain.launches if n.name == longest.name)
+    return float(taken.shared_memory_bytes or 0)
 
 
 def _within(measured: float, ends: tuple[float, float], rounding: float) -> bool:

@@ -21,9 +21,14 @@ from iosim.problem.attention import AttentionProblem
 NOT_DESCRIBED = "-"
 FOLDER = "published"
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+PASSES = {"bwd": "bwd", "backward": "bwd", "fwd+bwd": "fwd+bwd"}
 SIZES = ("batch", "heads", "kv_heads", "head_dim", "head_dim_v", "window")
 BYTES = ("hbm", "hbm_read", "hbm_write", "l2_hits")
-"""Quantities that an L2 decides; the other is the time."""
+"""Quantities that an L2 decides."""
+SHARED = "shared_memory"
+"""Bytes of it that a CTA of the longest launch takes."""
+TIME, SPEEDUP = "time", "speedup"
+"""The others: seconds, and the seconds of another kernel over them."""
 
 
 class Unread(Exception):
@@ -32,9 +37,9 @@ class Unread(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured quantity of one row: `measured` in bytes, seconds, or as a share. `launch`: of the chain the one
-    that was measured, empty for a whole call. `launches_before`: from Python, ahead of what the kernel describes.
-    `fitted`: constants were fitted on it."""
+    """One measured quantity of one row: `measured` in bytes, seconds, or as a share. `launch`: of the chain
+    the one that was measured, empty for a whole call. `launches_before`: from Python, ahead of what the kernel describes.
+    `fitted`: constants were fitted on it. `over`: of a speed-up the slower kernel."""
 
     source: str
     row: int
@@ -51,6 +56,7 @@ class Sample:
     fitted: bool
     rounding: float = 0.0
     """Half of the last digit that its author printed, in the unit of `measured`."""
+    over: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,7 @@ def read(path: str | Path) -> tuple[list[Sample], list[LeftOut]]:
     left_out: list[LeftOut] = []
     for number, cells in enumerate(reader, 2):
         row = {name: (text or "").strip() for name, text in cells.items() if name is not None}
+        row |= _parts(form, row)
         gpu = form.get("gpu", row.get("gpu", ""))
         try:
             samples += _samples(form, row, Path(path).name, number, gpu)
@@ -115,12 +122,13 @@ def _samples(
     for name, pattern in form.get("unclear", {}).items():
         if re.search(pattern, row.get(name, "")):
             raise Unread(f"{name}: {row[name]}")
-    kernel_text = row[form["kernel"]]
-    kernel, launch = _kernel(form, kernel_text)
+    kernel_text = " ".join(row[name] for name in form.get("kernel", "").split())
+    of_row = _kernel(form, kernel_text) if "kernel" in form else ("", "")
     profile, problem = _profile(form.get("boards", {}).get(gpu, gpu)), _problem(form, row)
     fitted = bool(form.get("fitted") and re.search(form["fitted"], kernel_text))
-    start = row.get("l2_start", "").split(" ")[0] or form["l2_start"]
-    for quantity, text, unit in _measured(form, row):
+    start = row.get("l2_start", "").split(" ")[0] or form.get("l2_start", "cold")
+    for quantity, text, unit, named in _measured(form, row):
+        kernel, launch = _split(named) if named else of_row
         yield Sample(
             source,
             number,
@@ -136,11 +144,21 @@ def _samples(
             float(text) * unit,
             fitted,
             half_digit(text) * unit,
+            form.get("over", ""),
         )
+
+
+def _parts(form: Mapping[str, Any], row: Mapping[str, str]) -> dict[str, str]:
+    """Columns that are read out of the text of others."""
+    found = (re.search(text, row.get(name, "")) for name, text in form.get("parts", {}).items())
+    groups = [match.groupdict() for match in found if match]
+    return {name: text for of_one in groups for name, text in of_one.items() if text is not None}
 
 
 def _clocks(form: Mapping[str, Any], row: Mapping[str, str]) -> str:
     """The clocks that a row was measured at: those of its source, where they are stated, or the table's."""
+    if row.get(form.get("clock_column", "")):
+        return row[form["clock_column"]]
     for pattern, clocks in form.get("clocks_of", {}).items():
         if re.search(pattern, row.get("source", "")):
             return str(clocks)
@@ -154,9 +172,13 @@ def _kernel(form: Mapping[str, Any], text: str) -> tuple[str, str]:
             # the table names this kernel on purpose as one that the catalog does not describe
             if name == NOT_DESCRIBED:
                 break
-            kernel, _, launch = name.format(match[0]).partition(":")
-            return kernel, launch
+            return _split(name.format(match[0]))
     raise Unread(f"no kernel of the catalog is '{text[:60]}'")
+
+
+def _split(name: str) -> tuple[str, str]:
+    kernel, _, launch = name.partition(":")
+    return kernel, launch
 
 
 def _profile(gpu: str) -> HardwareProfile:
@@ -180,7 +202,9 @@ def _problem(form: Mapping[str, Any], row: Mapping[str, str]) -> AttentionProble
         raise Unread(f"{', '.join(needed)} not stated")
     if row.get("dtype"):
         values["dtype"] = DTYPES.get(row["dtype"], row["dtype"])
-    values["passes"] = row.get("pass") or "fwd"
+    # columns of phases hold prefill and decode as well, which are forwards
+    passes = row.get("pass") or row.get("phase", "")
+    values["passes"] = PASSES.get(passes, "fwd")
     values["mask"] = _mask(form, row, values)
     if row.get("kv_mode") == "shared":
         values["shared_prefix"] = values["seq_k"]
@@ -204,14 +228,27 @@ def half_digit(text: str) -> float:
     return float(0.5 * 10.0 ** (int(exponent or 0) - len(decimals)))
 
 
-def _measured(form: Mapping[str, Any], row: Mapping[str, str]) -> Iterator[tuple[str, str, float]]:
-    """Quantity, the number as it is printed, and what one of its unit stands for."""
+def _measured(
+    form: Mapping[str, Any], row: Mapping[str, str]
+) -> Iterator[tuple[str, str, float, str]]:
+    """Quantity, the number as it is printed, what one of its unit stands for, and the kernel where the column names it."""
     if "quantities" in form:
         quantity = form["quantities"].get(row["quantity"])
         if quantity is None:
             raise Unread(f"quantity '{row['quantity']}' is not compared")
-        yield quantity, row["value"], _known()["units"][row["unit"]]
+        text = row[form.get("value", "value")]
+        if not _is_number(text):
+            raise Unread(f"'{text}' is no number")
+        yield quantity, text, _known()["units"][row["unit"]] if "unit" in row else 1, ""
         return
-    for column, (quantity, unit) in form["measured"].items():
+    for column, (quantity, unit, *named) in form["measured"].items():
         if row.get(column):
-            yield quantity, row[column], unit
+            yield quantity, row[column], unit, named[0] if named else ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -229,9 +229,10 @@ def step_text(p: DecodePoint) -> str:
         share = 100 * p.tokens_per_s / p.bound_tokens_per_s
         bound = f", {share:.0f} % of HBM's bound"
     fits = "" if p.fits is not False else ", over its memory"
-    return (
-        f"{who} takes {seconds_text(p.step_s)} per step of {step_tokens}: {_rate(p)}{bound}{fits}"
-    )
+    most = None if p.model is None else p.model.most_tokens
+    past = f", past its {most:,} positions" if most is not None and p.context > most else ""
+    rate = f"{_rate(p)}{bound}{fits}{past}"
+    return f"{who} takes {seconds_text(p.step_s)} per step of {step_tokens}: {rate}"
 
 
 def reads(p: DecodePoint, several: bool) -> Iterator[str]:

@@ -540,8 +540,10 @@ class Model:
             raise InputError(
                 f"`weights` {form}: the config of '{self.name}' does not say its weights; accepted: a model whose does"
             )
+        size = QUANTISED[form]
+        some_bytes = "1 byte" if size == 1 else f"{size:.3g} bytes"
         note = (
-            f"{self.title}: matrices of layers in {form}, {QUANTISED[form]:.3g} bytes a number with its scales; "
+            f"{self.title}: matrices of layers in {form}, {some_bytes} a number with its scales; "
             "embeddings and head stay, products are computed in the activations' type"
         )
         return replace(

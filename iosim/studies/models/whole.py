@@ -253,6 +253,8 @@ class WholeModels(Several[WholeRun]):
                 fits = f"; its {bytes_text(run.weight_bytes)} of weights do not fit in memory"
             elif run.longest_context is not None and run.longest_context < run.work.keys:
                 fits = ", over its memory"  # with the cache of so many tokens
+            if run.model.most_tokens is not None and run.work.keys > run.model.most_tokens:
+                fits += f", past its {run.model.most_tokens:,} positions"
             sentences.append(
                 f"{SUBJECTS[run.phase]} {over} {tokens} with {of} takes {seconds_text(whole.time_s)} and moves "
                 f"{bytes_text(whole.hbm.total)} at HBM; {share}{fits}."

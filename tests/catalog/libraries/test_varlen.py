@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import replace
 
+import pytest
+from scripts import measurements
 from stack_calls import decoding, kernel, prompt
 
-from iosim.catalog.libraries.varlen import combines_nothing, varlen_splits
+from iosim.catalog.libraries import resolve
+from iosim.catalog.libraries.varlen import PROMOTED_OPERATIONS, combines_nothing, varlen_splits
+from iosim.hardware.profile import load_profile
+from iosim.problem.attention import AttentionProblem
 
 
 def test_splits_of_a_batch_go_by_its_sequences() -> None:
@@ -34,3 +40,28 @@ def test_vllms_bound_on_splits_holds_where_a_graph_may_hold_the_call() -> None:
     few, many = prompt(512), prompt(513)
     assert combines_nothing(kernel("vllm", few, "h100"), few, 132)
     assert not combines_nothing(kernel("vllm", many, "h100"), many, 132)
+
+
+def test_what_two_sums_cost_in_fp8_was_counted() -> None:
+    """Instructions for a score in a turn of five steps, with vLLM's second sum of O and its tiles, over those without:
+    the second sum's additions, and what spills for want of registers. Tiles are those of its build."""
+    with measurements("source_loops.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["kernel"] == "fa3"]
+    counted: dict[tuple[str, int], float] = {}
+    for row in rows:
+        _, block_k = map(int, row["tile"].split("x"))
+        scores = 5 * 64 * block_k / 128  # five steps; 64 rows a warpgroup of 128 threads
+        counted[row["build"], int(row["head_dim"])] = float(row["turn"]) / scores
+        if row["build"] == "two-level":
+            problem = AttentionProblem(
+                heads=8,
+                seq_q=4096,
+                head_dim=int(row["head_dim"]),
+                dtype="fp8",
+                mask="causal",
+                page_size=64,
+            )
+            assert str(resolve("vllm-fa3", problem, load_profile("h100")).tile) == row["tile"]
+    for width, operations in PROMOTED_OPERATIONS.items():
+        more = counted["two-level", width] - counted["source", width]
+        assert operations == pytest.approx(more, abs=0.1)

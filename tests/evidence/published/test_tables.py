@@ -90,6 +90,66 @@ def test_clocks_are_those_of_the_source() -> None:
     assert (clocks["l4"], clocks["rtx-5090"]) == ("boost", "sustained")
 
 
+def lines_of(name: str) -> dict[str, dict[str, object]]:
+    verdict = judge([NAMES[name]]).to_dict()
+    return {gpu["gpu"]: gpu for gpu in verdict["gpus"]}
+
+
+def test_a_speed_over_another_kernels_is_two_predictions() -> None:
+    """flash-attention-turing's README: 1.95 to 2.07 times PyTorch's kernel on a T4."""
+    t4 = lines_of("threads_t4_flash_over_memory_efficient.csv")["t4"]
+    assert (t4["speedups_rows"], t4["inside"]) == (3, None)
+    assert t4["speedups_median"] < 0.08
+    assert "speed-ups: 3 rows within" in t4["line"]
+    samples, _ = read(NAMES["threads_sm120_fa4_over_fa2.csv"])
+    assert {(s.kernel, s.over, s.problem.heads, s.problem.mask) for s in samples} == {
+        ("fa4-sm120", "flash-attn", 32, "causal")
+    }
+
+
+def test_a_text_holds_columns_of_its_own() -> None:
+    """`8 x H800` names a board, and `FA1 backward head_dim 128` a pass and a width."""
+    samples, left_out = read(NAMES["threads_ring.csv"])
+    assert [(s.profile.name, s.problem.passes) for s in samples] == [
+        ("h800-sxm", "fwd"),
+        ("a800", "fwd+bwd"),
+    ]
+    assert {row.reason for row in left_out} == {"no kernel of the catalog is 'ring'"}
+    samples, left_out = read(NAMES["threads_resources.csv"])
+    wide, fa1 = samples
+    assert (wide.problem.head_dim, wide.quantity, wide.measured) == (512, "shared_memory", 98304)
+    assert (fa1.problem.passes, fa1.problem.head_dim) == ("bwd", 128)
+    assert "quantity 'registers' is not compared" in [row.reason for row in left_out]
+
+
+def test_what_a_cta_takes_is_compared(tmp_path: Path) -> None:
+    table = tmp_path / "resources.csv"
+    table.write_text(
+        "source,gpu,kernel,quantity,reported,note\n"
+        'x,sm_80,FA1 backward head_dim 128,"shared memory, bytes",155648,\n'
+        'x,sm_80,FA2 fwd d128,"shared memory, bytes",many,\n',
+        encoding="utf-8",
+    )
+    verdict = judge([table])
+    (a100,) = verdict.gpus
+    assert (a100.rows["shared"], a100.median_error["shared"]) == (1, 0.0)
+    assert [row.reason for row in verdict.left_out] == ["'many' is no number"]
+
+
+def test_each_row_may_have_its_clock_and_each_column_its_kernel(tmp_path: Path) -> None:
+    samples, left_out = read(NAMES["l4_gtx1650ti_attention_times_tritonformer.csv"])
+    assert {sample.clocks for sample in samples} == {"2040"}
+    assert any("sm_clock_mhz '1380'" in row.reason for row in left_out)
+    table = tmp_path / "two.csv"
+    table.write_text(
+        "gpu,phase,batch,heads,kv_heads,head_dim,causal,seq,hipkittens_ms,aiter_ms\n"
+        "MI355X,fwd,16,64,8,128,1,4096,1.0,2.0\n",
+        encoding="utf-8",
+    )
+    samples, _ = read(table)
+    assert [(s.kernel, s.measured) for s in samples] == [("hipkittens", 1e-3), ("aiter", 2e-3)]
+
+
 @pytest.mark.parametrize(
     ("text", "half"), [("33.6", 0.05), ("815.488", 0.0005), ("721", 0.5), ("1.2e3", 50.0)]
 )

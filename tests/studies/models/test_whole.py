@@ -298,7 +298,7 @@ def test_a_model_that_does_not_fit_is_said_so() -> None:
     assert "do not fit" not in small.answer
     assert "over its memory" not in small.answer
     large = iosim.model("gpt2", gpu="t4", context="64k", batch=16)
-    assert "% of the bytes, over its memory." in large.answer
+    assert "% of the bytes, over its memory, past its 1,024 positions." in large.answer
     assert any("has positions for 1,024 tokens" in note for note in large.notes)
     assert not any("has positions" in note for note in small.notes)
 

@@ -208,7 +208,7 @@ const iosimPage = (() => {
   const show = (made, took) => {
     shown = made;
     const { record, moved, time, known } = made, ratio = moved.read / Math.max(1, record.compulsory[0]);
-    const factor = ratio <= record.why.limits[0] ? "all of it compulsory" : `${times(ratio)}x the least`;
+    const factor = ratio <= 1.005 ? "all of it compulsory" : ratio <= record.why.limits[0] ? "nearly all of it compulsory" : `${times(ratio)}x the least`;
     $("verdict").textContent = known ? `${record.kernel} on ${record.gpu}${record.in_dtype} reads ${moved.read ? bytes(moved.read) : "nothing"} from HBM, ${factor}${record.naive ? `; naive ${bytes(record.naive.hbm[0])}` : ""}.`
       : `${record.kernel} on ${record.gpu}${record.in_dtype} reads ${bytes(record.compulsory[0])} to ${bytes(record.no_l2[0])} from HBM.`;
     document.title = `${record.kernel} on ${record.gpu}: iosim explore`;
