@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,15 @@ def load_report(name):
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.delitem(sys.modules, report.MODULE, raising=False)
     folder = tmp_path / "python"
     folder.mkdir()
     text = STAND_IN.format(support=str(ROOT / "tests" / "support"))
     (folder / f"{report.MODULE}.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder))
-    return tmp_path
+    yield tmp_path
+    sys.modules.pop(report.MODULE, None)
 
 
 def test_launches_of_all_ranges_are_told_as_the_rule_tells_one(stand_in: Path) -> None:
@@ -76,7 +79,6 @@ def test_main_tells_a_report_in_json(
     stand_in: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process: what the one that reads a report prints, and its exit codes."""
-    monkeypatch.delitem(sys.modules, report.MODULE, raising=False)
     file = stand_in / "some.ncu-rep"
     monkeypatch.setattr(sys, "argv", ["report", str(file)])
     file.write_text(json.dumps(LAUNCHES[:2]), encoding="utf-8")
