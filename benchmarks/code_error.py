@@ -2,6 +2,7 @@
 
     python benchmarks/code_error.py            a row a launch and GPU
     python benchmarks/code_error.py --gpu h200
+    python benchmarks/code_error.py --gpu h200 --cases experiments/walks.toml --counted walk_counts
 
 Compiles the CUDA kernels by nvcc and the Triton kernels by Triton 3.6, for cc 9.0, and needs no GPU. Nothing was fitted
 on these rows: experiments/user_kernels.py counted them after the reader of code stood.
@@ -26,7 +27,7 @@ from iosim.prediction.code import CodePrediction
 from iosim.show.tables import Column, Table
 
 ROOT = Path(__file__).resolve().parents[1]
-KERNELS = ROOT / "examples" / "kernels"
+CASES = ROOT / "examples" / "kernels" / "cases.toml"
 COUNTED = ROOT / "experiments" / "measurements"
 POINTERS = {"fp32": "*fp32", "fp16": "*fp16", "bf16": "*bf16"}
 GPUS = ("h100", "h200")
@@ -55,17 +56,15 @@ LEAST_BYTES = 2_000_000
 """Counted bytes below which an error in per cent says little."""
 
 
-def cases() -> list[dict[str, Any]]:
-    """The launches of examples/kernels/cases.toml."""
-    table: list[dict[str, Any]] = tomllib.loads(
-        (KERNELS / "cases.toml").read_text(encoding="utf-8")
-    )["case"]
-    return table
+def cases(table: Path = CASES) -> list[dict[str, Any]]:
+    """The launches of a file such as examples/kernels/cases.toml, each with the path of its source."""
+    launches: list[dict[str, Any]] = tomllib.loads(table.read_text(encoding="utf-8"))["case"]
+    return [{**launch, "source": table.parent / launch["file"]} for launch in launches]
 
 
 def compiled(case: dict[str, Any], folder: Path) -> Any:
     """A case's code: a cubin with its PTX beside it, or what Triton compiled."""
-    source = KERNELS / case["file"]
+    source = case["source"]
     if source.suffix == ".cu":
         cubin = folder / f"{source.stem}.cubin"
         if not cubin.exists():
@@ -94,7 +93,12 @@ def compiled(case: dict[str, Any], folder: Path) -> Any:
     }
     constants = case.get("constants", {})
     return compile_for(
-        getattr(module, case["entry"]), arguments | constants, "h100", case["warps"], case["stages"]
+        getattr(module, case["entry"]),
+        arguments | constants,
+        "h100",
+        case["warps"],
+        case["stages"],
+        case.get("registers"),
     )
 
 
@@ -113,12 +117,14 @@ def predicted(case: dict[str, Any], folder: Path, gpu: str) -> CodePrediction:
     return predict_code(compiled(case, folder), grid, arguments, gpu, block=block, **more)
 
 
-def errors(gpu: str, folder: Path) -> list[dict[str, Any]]:
-    """A row per launch: each quantity counted and predicted."""
-    with (COUNTED / f"{gpu}_examples.csv").open(newline="", encoding="utf-8") as stream:
+def errors(
+    gpu: str, folder: Path, table: Path = CASES, counts: str = "examples"
+) -> list[dict[str, Any]]:
+    """A row per launch of a table: each quantity counted, in experiments/measurements/GPU_COUNTS.csv, and predicted."""
+    with (COUNTED / f"{gpu}_{counts}.csv").open(newline="", encoding="utf-8") as stream:
         counted = {row["case"]: row for row in csv.DictReader(stream)}
     rows = []
-    for case in cases():
+    for case in cases(table):
         if case["name"] not in counted:
             continue
         row: dict[str, Any] = {"gpu": gpu, "case": case["name"]}
@@ -146,10 +152,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gpu", choices=GPUS, help="one of the two alone")
+    parser.add_argument("--cases", type=Path, default=CASES, help="the table of launches")
+    parser.add_argument("--counted", default="examples", help="what counters of it are called")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         rows = [
-            row for gpu in ([args.gpu] if args.gpu else GPUS) for row in errors(gpu, Path(name))
+            row
+            for gpu in ([args.gpu] if args.gpu else GPUS)
+            for row in errors(gpu, Path(name), args.cases, args.counted)
         ]
     columns = ("gpu", "case", *QUANTITIES)
     lines = [

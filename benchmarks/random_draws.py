@@ -73,6 +73,7 @@ SEEDS = {
         49175,
         66603,
         27148,
+        44909,
     ),
 }
 """GPU -> the seeds of its draws, in their order."""

@@ -151,6 +151,8 @@ class Launcher:
             spec.loader.exec_module(self.modules[case["file"]])
         kernel = getattr(self.modules[case["file"]], case["entry"])[tuple(case["grid"])]
         options = {"num_warps": case["warps"], "num_stages": case["stages"]}
+        if "registers" in case:
+            options["maxnreg"] = case["registers"]
         return lambda: kernel(**arguments, **case["constants"], **options)
 
     def _cuda(self, case: Mapping[str, Any], arguments: dict[str, Any]) -> Any:

@@ -17,4 +17,7 @@ class Pace:
     step_s: tuple[float, ...] = ()
     """A step of each of n CTAs that share an SM, for n = 1, 2, ..., as many as the SM holds."""
     waits: int = 0
-    """Loads of a step, one behind the other, that a CTA waits for; 0 where they are asked for a step ahead."""
+    """Loads of a step, one behind the other, that a CTA waits for; 0 where they are asked for a step ahead. Of a launch whose
+    moves are known: for how many a move waits."""
+    turns: float = 0.0
+    """Turns that a work tile makes of the loop that loads; 0 where a step is a turn, or there is no loop."""

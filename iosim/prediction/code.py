@@ -20,13 +20,14 @@ from iosim.code.tools import assembled
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.kernel import Kernel, Tile
-from iosim.kernel.launch import SPILL
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import default_method
+from iosim.prediction.ranges import READ_AGAIN
 from iosim.prediction.replays import Replays, play_of
 from iosim.prediction.result import Moved
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.replay.frames import frames_fill_l2, resident_frame_bytes
 from iosim.readers.replay.replay import Replay
 from iosim.readers.timing.chain_time import ChainTime
 from iosim.show.shown import Face, Faced
@@ -35,11 +36,6 @@ NO_REGISTERS = "registers are not known without machine code: CTAs of an SM are 
 NO_TIME = (
     "time: bytes at HBM and L2 alone, for without machine code nothing is known of what is computed"
 )
-
-
-FRAMES_THAT_FILL = 0.5
-"""The share of the written lines that the L2 keeps from which on frames make HBM bytes uncertain. Counted launches have
-0.86 to 1.02 and are off by -95 to +18 %, or 0.4 at most (docs/from-machine-code.md)."""
 
 
 @dataclass(frozen=True)
@@ -136,19 +132,29 @@ class CodePrediction(Faced):
         """The resource that bounds it."""
         return self.time.bound_by
 
+    @property
+    def running_ctas(self) -> int:
+        """CTAs that run at once."""
+        return min(self.launch.occupancy.ctas_per_sm * self.profile.sm_count, self.evaluated.ctas)
+
     @cached_property
     def resident_frame_bytes(self) -> int:
         """Bytes of spilled registers' frames of all CTAs that run at once."""
-        overheads = self.launch.launch.overheads
-        frame = max((o.frame for o in overheads if o.name == SPILL), default=0)
-        at_once = self.launch.occupancy.ctas_per_sm * self.profile.sm_count
-        return frame * min(at_once, self.evaluated.ctas)
+        return resident_frame_bytes(self.launch.launch, self.running_ctas)
 
     @cached_property
-    def frames_fill_l2(self) -> bool:
-        """True where frames take so much of the L2 that how its CTAs drift apart decides what HBM moves."""
-        dirty_bytes = self.profile.need("l2_bytes") * self.profile.need("l2_dirty_fraction")
-        return self.resident_frame_bytes >= FRAMES_THAT_FILL * dirty_bytes
+    def hbm_is_uncertain(self) -> bool:
+        """True where registers are spilled and CTAs read from HBM what others have read: those of such kernels may part."""
+        if not self.resident_frame_bytes:
+            return False
+        filled = frames_fill_l2(self.launch.launch, self.running_ctas, self.profile)
+        return filled or self.hbm.read > READ_AGAIN * self.call.bounds.compulsory_read
+
+    @cached_property
+    def most_hbm_read(self) -> int:
+        """Bytes that would be read if no CTA found in the L2 what another has read, frames apart."""
+        loaded = (self.traffic.total("l2", "read", tensor=name) for name in self.call.chain.tensors)
+        return sum(map(int, loaded))
 
     @property
     def answer(self) -> str:

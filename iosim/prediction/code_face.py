@@ -32,10 +32,10 @@ def answer(p: CodePrediction) -> str:
     l2 = f"SM<->L2 {bytes_text(p.l2.read)} read, {bytes_text(p.l2.write)} written"
     time = f"{seconds_text(p.time_s)}, bound by {p.bound_by}"
     said = [f"{p.name} on {p.profile.name} {hbm or 'moves'}; {l2}; {time}"]
-    if p.replay and p.frames_fill_l2:
+    if p.replay and p.hbm_is_uncertain:
         said.append(
-            f"HBM bytes are uncertain: spilled registers of the CTAs that run at once, "
-            f"{bytes_text(p.resident_frame_bytes)}, fill the L2; of such kernels counters read 0.8 to 20 times as much"
+            "HBM bytes are uncertain: registers are spilled, and CTAs of such kernels may part, up to "
+            f"{bytes_text(p.most_hbm_read)} read"
         )
     return sentences((*said, *problems(p)))
 

@@ -90,7 +90,7 @@ BUDGET: dict[str, Budget] = {
     "functions with more than eight parameters": Budget(
         5, 5, lambda: sum(count > 8 for _, count, _ in functions())
     ),
-    "fitted numbers": Budget(100, 100, lambda: len(list(fitted()))),
+    "fitted numbers": Budget(101, 101, lambda: len(list(fitted()))),
     "fitted numbers of the time model": Budget(
         15, 15, lambda: len(fitted_of("iosim.readers.timing"))
     ),

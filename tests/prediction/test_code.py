@@ -112,7 +112,7 @@ def test_a_forward_from_its_code_moves_what_its_description_moves() -> None:
 def test_frames_that_fill_the_l2_make_hbm_bytes_uncertain(frame: int, uncertain: bool) -> None:
     arguments = dict(map(read_argument, ATTENTION))
     p = iosim.predict_code(FORWARD, (TOKENS // 64, HEADS), arguments, "h100")
-    assert not p.frames_fill_l2
+    assert not p.hbm_is_uncertain
     spilled = Overhead(SPILL, Mode.STORE, per_tile=4 * frame, frame=frame)
     launch = replace(p.launch.launch, overheads=(spilled,))
     chain = replace(p.launch.chain, launches=(launch,))
@@ -120,6 +120,12 @@ def test_frames_that_fill_the_l2_make_hbm_bytes_uncertain(frame: int, uncertain:
     # 16 query tiles x 8 heads, all at once; an H100's L2 keeps 25 MB and more of written lines, of which half is 13
     assert spilling.resident_frame_bytes == 16 * 8 * frame
     assert ("HBM bytes are uncertain" in spilling.answer) is uncertain
+    # Where tiles are read again, frames of any size make them so: no more than all that SMs load.
+    again = replace(spilling, traffic=p.traffic + p.traffic)
+    tensors = sum(p.traffic.total("l2", "read", tensor=name) for name in p.call.chain.tensors)
+    assert again.hbm_is_uncertain
+    assert again.most_hbm_read == 2 * tensors
+    assert not replace(p, traffic=p.traffic + p.traffic).hbm_is_uncertain
 
 
 def test_the_command_takes_arguments_with_commas(capsys: pytest.CaptureFixture[str]) -> None:

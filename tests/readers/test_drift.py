@@ -19,8 +19,9 @@ from iosim.prediction.replays import Replays
 from iosim.problem.attention import AttentionProblem
 from iosim.readers.replay import replay as replays
 from iosim.readers.replay.engine import Ctas
+from iosim.readers.replay.parting import SMS_ALIKE
 from iosim.readers.replay.play import Play
-from iosim.readers.replay.replay import SMS_ALIKE, STEP_SPREAD
+from iosim.readers.replay.replay import STEP_SPREAD
 
 DRIFT = load_script("benchmarks/drift.py")
 TABLE = "h100_drift.csv"

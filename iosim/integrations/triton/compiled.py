@@ -294,10 +294,11 @@ def compile_for(
     gpu: str | HardwareProfile | None,
     num_warps: int,
     num_stages: int,
+    registers: int | None = None,
 ) -> Any:
     """A `triton.jit` function compiled for a GPU that need not be there; Triton keeps it in its own cache, by source,
-    compiler and options. Raises InputError: no such function, no Triton, no GPU named, or an argument of which the type
-    is not known."""
+    compiler and options. Arguments left out are the function's defaults; `registers` limits those of a thread (Triton's
+    maxnreg). Raises InputError: no such function, no Triton, no GPU named, or an argument of which the type is not known."""
     if not hasattr(fn, "arg_names"):
         raise InputError(f"{fn!r} is neither a compiled Triton kernel nor a triton.jit function")
     if gpu is None:
@@ -306,6 +307,7 @@ def compile_for(
         )
     profile = load_profile(gpu)
     triton = _triton()
+    args = {p.name: p.default for p in fn.params if p.has_default} | dict(args)
     constants = {
         p.name: args[p.name] for p in fn.params if p.name in args and _is_constant(p, args[p.name])
     }
@@ -319,9 +321,10 @@ def compile_for(
             attributes[(number,)] = [["tt.divisibility", ALIGNED]]
     source = triton.compiler.ASTSource(fn, signature, constexprs=constants, attrs=attributes)
     target = triton.backends.compiler.GPUTarget("cuda", profile.cc, 32)
-    return triton.compile(
-        source, target=target, options={"num_warps": num_warps, "num_stages": num_stages}
-    )
+    options = {"num_warps": num_warps, "num_stages": num_stages}
+    if registers is not None:
+        options["maxnreg"] = registers
+    return triton.compile(source, target=target, options=options)
 
 
 def _is_constant(parameter: Any, value: Any) -> bool:

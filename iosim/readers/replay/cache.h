@@ -180,10 +180,12 @@ static inline void drop(L2State *s, const L2Config *c, int p, int32_t sample) {
 
 static inline int is_load(int mode) { return mode == LOAD || mode == LAST_LOAD; }
 
-/* A line was loaded for the last time: it goes before all others of its set. A dirty one is written back as any. */
+/* A line was loaded for the last time: it goes before all others of its set. A dirty one keeps its place until it is written
+ * back. */
 static APART void goes_first(L2State *s, const L2Config *c, int p, int32_t sample) {
     int32_t *set = set_of(s, c, p, sample);
     int i = way_of(set, row_ways(c->ways), sample), tag = set[i];
+    if (tag & 1) return;
     for (; i < c->ways - 1 && set[i + 1] >= 0; i++) set[i] = set[i + 1];
     set[i] = tag;
 }

@@ -90,7 +90,7 @@ static int coarse_is_sound(const LaunchPlan *l) {
 /* A launch with the CTAs and SMs that play it. */
 static int plan_is_sound(const L2State *s, const L2Config *c, const LaunchPlan *l) {
     if (l->queues != 1 && (l->queues != c->partitions || l->sms % l->queues || l->ahead)) return 0;
-    if (l->slots < 1 || l->sms < 1 || l->sms_alike < 1 || l->step_spread_ppm < 0 || l->step_spread_ppm >= 1000000 || l->group < 1 || l->static_stride < 0 || l->static_stride > INT32_MAX - l->tiles ||
+    if (l->slots < 1 || l->sms < 1 || l->sms_alike < 1 || l->parts < 1 || l->step_spread_ppm < 0 || l->step_spread_ppm >= 1000000 || l->group < 1 || l->static_stride < 0 || l->static_stride > INT32_MAX - l->tiles ||
         l->waits < 0 || l->waits > MOST_WAITS || l->ranks < 1 || !l->share_ppm || !l->side) return 0;
     for (int i = 0; i < l->ranks; i++)
         if (l->share_ppm[i] < 1) return 0;

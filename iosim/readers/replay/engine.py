@@ -117,7 +117,7 @@ class Ctas:
         slow: a step of each of n CTAs that share an SM over a lone one's, for n = 1, 2, ...; beyond these, n times.
         static_stride: how much further on a CTA's next work tile, or group of them, is; 0 for a queue.
         sm_spread_ppm: SMs differ in speed by up to so many millionths either way, `sms_alike` neighbours together.
-        step_spread_ppm: and so do the steps of a CTA.
+        step_spread_ppm: and so do the steps of a CTA, or its turns of a loop that are so many `parts` steps.
         rates: of an SM's CTAs, the oldest first, in units of their mean.
         relaunched: a CTA ends with its work tile, or group of them, and the next is a new CTA, the SM's youngest.
         ahead: a CTA claims its next work tile from the queue as it begins one, not as it ends one.
@@ -133,6 +133,7 @@ class Ctas:
     static_stride: int = 0
     sm_spread_ppm: int = 0
     step_spread_ppm: int = 0
+    parts: int = 1
     sms_alike: int = 1
     rates: tuple[float, ...] = (1.0,)
     relaunched: bool = True
@@ -563,7 +564,16 @@ def launch_plan(
     ):  # what moves on with the loop, then what every small step stores to again
         loop = tuple(sorted(loop, key=lambda t: t.stays))
     plan = _work_tiles(launch, loop)
-    for name in ("slots", "sms", "ahead", "sms_alike", "step_spread_ppm", "sm_spread_ppm", "waits"):
+    for name in (
+        "slots",
+        "sms",
+        "ahead",
+        "sms_alike",
+        "step_spread_ppm",
+        "parts",
+        "sm_spread_ppm",
+        "waits",
+    ):
         setattr(plan, name, int(getattr(ctas, name)))
     plan.static_stride, plan.group = stride, launch.group
     plan.step_ps, plan.start_ps, plan.open_ps = (

@@ -13,10 +13,14 @@ import numpy.typing as npt
 
 from iosim.base.arrays import repeated, tallied
 from iosim.base.records import replace
+from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.launch import SPILL, FrameUse, Launch, Mode, Overhead
 from iosim.kernel.touched import Int32
 from iosim.readers.replay.templates import LAST_LOAD, MODES
 
+FRAMES_THAT_FILL = 0.5
+"""Frames of resident CTAs over the written lines that an L2 keeps, from which on frames decide how fast CTAs go; fitted: 0.44
+does not, 0.64 does (h200_walks.csv)."""
 MOST_USES = 6_000_000
 """Loads and stores of frames that are played, about: beyond them fewer parts stand for all."""
 LINE_BYTES = 128
@@ -32,6 +36,21 @@ def spills(launch: Launch, mode: Mode) -> Overhead | None:
         return None
     sums = {name: sum(getattr(o, name) for o in found) for name in ("per_tile", "per_pair")}
     return replace(found[0], **sums, frame=max(o.frame for o in found))
+
+
+def resident_frame_bytes(launch: Launch, slots: int) -> int:
+    """Bytes of the frames of `slots` CTAs."""
+    stored = spills(launch, Mode.STORE)
+    return stored.frame * slots if stored is not None else 0
+
+
+def frames_fill_l2(launch: Launch, slots: int, profile: HardwareProfile) -> bool:
+    """True where frames take so much of the L2 that they decide how fast CTAs go, and so what HBM moves. Raises InputError:
+    the profile lacks a number."""
+    frames = resident_frame_bytes(launch, slots)
+    if not frames:
+        return False
+    return frames >= FRAMES_THAT_FILL * profile.need("l2_bytes") * profile.need("l2_dirty_fraction")
 
 
 def frame_parts(launch: Launch) -> tuple[int, ...]:

@@ -34,7 +34,8 @@ static inline int64_t step_time(const Sms *sms, const Cta *a) {
 /* What the present step of a CTA takes: its step time, and what is by chance. */
 static inline int64_t this_step(const LaunchPlan *l, const Sms *sms, const Cta *a) {
     int64_t mean = step_time(sms, a);
-    return mean + spread((uint32_t)a->tile * 0x9e3779b1U + (uint32_t)a->step, mean, l->step_spread_ppm);
+    int32_t turn = l->parts > 1 ? a->step / l->parts : a->step;
+    return mean + spread((uint32_t)a->tile * 0x9e3779b1U + (uint32_t)turn, mean, l->step_spread_ppm);
 }
 
 /* When a CTA comes to its next step, where the present one takes `step` and the loads for the next are there at `there`:

@@ -14,7 +14,7 @@ from iosim.base.units import bytes_text
 from iosim.base.words import WAYS, Level
 from iosim.hardware.profile import HardwareProfile
 from iosim.kernel.kernel import Kernel
-from iosim.kernel.launch import SPILL, Chain, Launch, LaunchRole, Mode, Outer, Tensor
+from iosim.kernel.launch import SPILL, Chain, Launch, Mode, Outer, Tensor
 from iosim.kernel.pace import Pace
 from iosim.kernel.schedule import Scheduler
 from iosim.kernel.traffic import CODE, FOREIGN, Traffic, TrafficRow
@@ -24,6 +24,7 @@ from iosim.readers.replay.half_written import half_written
 from iosim.readers.replay.l2 import L2Model, model
 from iosim.readers.replay.lowering import Lowered, LoweredLaunch, lower
 from iosim.readers.replay.objects import gathers, streams, tile_bytes
+from iosim.readers.replay.parting import Parting, parting_of
 from iosim.readers.replay.play import ERROR as HEADS_ERROR
 from iosim.readers.replay.play import Play, PlayedHeads
 from iosim.readers.replay.sampling import (
@@ -35,7 +36,6 @@ from iosim.readers.replay.sampling import (
     coarse_plan,
     sampling_plan,
 )
-from iosim.readers.replay.sharing import rates_of
 
 FOREIGN_OBJECT_BYTES = 65536
 COARSE_SAMPLES = 1e-9
@@ -45,10 +45,10 @@ CTA_START_S = 1.0e-6
 PASS_REGISTERS, LEAST_REGISTERS = 16, 32
 """Registers of a pass' thread beside the values it holds, and at least: those of PyTorch's softmax_warp_forward, which
 holds 16, 32 and 64 values in 32, 48 and 80 registers (experiments/measurements/h200_chain_launches.csv)."""
-STEP_SPREAD, SMS_ALIKE = 0.115, 16
-"""Share by which a step varies by chance, at most: a standard deviation of 6.6 %. SMs, one after the other in the order
-in which they get CTAs, that are slow or fast together: those of a cluster. Both were recorded of flash_fwd
-(h200_iosim_steps.npz, benchmarks/drift.py)."""
+STEP_SPREAD = 0.115
+"""Share by which a step, or a turn of a loop that was read from code, varies by chance, at most: a standard deviation of
+6.6 %, as recorded of flash_fwd (h200_iosim_steps.npz, benchmarks/drift.py); Triton's kernels vary by 3 to 13 %
+(h200_walks.csv)."""
 WAITING = 0.01
 """Lengthening of steps by loads above which a launch that is not played whole is said to wait for memory."""
 PLACEMENT_TOLD = 0.015
@@ -157,11 +157,11 @@ def _coarse(launch: str, coarse: CoarseSteps, waited: float) -> list[str]:
 @dataclass(frozen=True)
 class LaunchInputs:
     """What a replay needs to know of a launch beside the chain: `slots` CTAs run at once, at a `pace`; those of an SM
-    have these `rates` by age; `streaming_threads` of it go through an elementwise pass."""
+    part so; `streaming_threads` of it go through an elementwise pass."""
 
     slots: int
     pace: Pace
-    rates: tuple[float, ...]
+    parting: Parting
     added: Mapping[str, int]
     streaming_threads: int
 
@@ -169,14 +169,13 @@ class LaunchInputs:
 @dataclass(frozen=True)
 class Inputs:
     """All that a replay depends on: two replays with equal inputs find the same. `counted` is what the chain moves
-    between SMs and L2; `sm_spread` is the kernel's, as in `L2Model`; `gpu` is the name that errors call it by."""
+    between SMs and L2; `gpu` is the name that errors call it by."""
 
     tensors: Mapping[str, Tensor]
     launches: tuple[Launch, ...]
     of_launch: tuple[LaunchInputs, ...]
     l2: L2Model
     sms: int
-    sm_spread: float
     counted: Traffic
     play: Play
     gpu: str = field(compare=False)
@@ -198,13 +197,8 @@ def launch_inputs(
     """Inputs of a launch of which `slots` CTAs run at once, at a pace; `added` is bytes of atomic adds by tensor, each
     of which reads what it adds to.
     Raises InputError: the profile lacks a number."""
-    if streams(launch):  # an object stands for several CTAs
-        rates: tuple[float, ...] = (1.0,)
-    else:
-        rates = rates_of(
-            kernel, problem, -(-slots // profile.sm_count), compiled=launch.role is LaunchRole.MAIN
-        )
-    return LaunchInputs(slots, pace, rates, added, _streaming_threads(launch, profile))
+    parting = parting_of(problem, kernel, profile, launch, slots)
+    return LaunchInputs(slots, pace, parting, added, _streaming_threads(launch, profile))
 
 
 def replay_inputs(
@@ -219,14 +213,12 @@ def replay_inputs(
     InputError: the profile lacks a number."""
     l2 = play.l2_model or model(profile)
     l2 = replace(l2, dram_bytes_per_s=l2.dram_bytes_per_s * kernel.hbm_share)
-    spread = 0.0 if kernel.sm_spread is None else kernel.sm_spread
     return Inputs(
         chain.tensors,
         chain.launches,
         of_launch,
         l2,
         profile.sm_count,
-        spread,
         counted,
         play,
         profile.name,
@@ -466,10 +458,11 @@ def ctas_of(
         open_s=max(0.0, pace.tile_s / low.group - start_s),
         slow=tuple(seconds / pace.step_s[0] for seconds in pace.step_s) if step_s else (),
         static_stride=slots if launch.schedule.scheduler is Scheduler.PERSISTENT else 0,
-        sm_spread_ppm=round(1e6 * _sm_spread(inputs)),
+        sm_spread_ppm=round(1e6 * _sm_spread(inputs, of_launch.parting)),
         step_spread_ppm=0 if drift == "least" else round(1e6 * STEP_SPREAD),
-        rates=of_launch.rates,
-        sms_alike=1 if drift == "most" else max(1, SMS_ALIKE // launch.tile_ctas),
+        parts=_parts_of_turn(launch, pace, low),
+        rates=of_launch.parting.rates,
+        sms_alike=1 if drift == "most" else max(1, of_launch.parting.sms_alike // launch.tile_ctas),
         relaunched=launch.schedule.scheduler is Scheduler.STATIC,
         ahead=launch.schedule.claims_ahead,
         waits=0 if drift == "most" else pace.waits,
@@ -496,16 +489,24 @@ def _played_step_s(
     return step_s
 
 
-def _sm_spread(inputs: Inputs) -> float:
+def _parts_of_turn(launch: Launch, pace: Pace, low: LoweredLaunch) -> int:
+    """Steps of the replay that are one turn of a loop whose moves were read from code, about."""
+    if launch.touched is None or not pace.turns:
+        return 1
+    turns = pace.turns * launch.work_tiles
+    return max(1, round(int(low.count.sum(dtype=np.int64)) / turns))
+
+
+def _sm_spread(inputs: Inputs, parting: Parting) -> float:
     """By how much SMs differ in speed: not at all where CTAs part least, as far as it is known of any where they part
     most."""
     # A speed that a cluster kept from tile to tile would part CTAs more and more. Counted reads show
-    # none but of kernels that state one.
+    # none but of kernels that state one, or whose frames fill the L2.
     if inputs.play.drift == "least":
         return 0.0
     if inputs.play.drift == "most":
-        return max(inputs.sm_spread, inputs.l2.sm_spread)
-    return inputs.sm_spread
+        return max(parting.sm_spread, inputs.l2.sm_spread)
+    return parting.sm_spread
 
 
 def _streamed_at_once(

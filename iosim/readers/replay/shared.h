@@ -104,7 +104,8 @@ typedef struct {
     const int32_t *list;          /* NULL: indices run; else index of step s is list[first + s] */
     int64_t step_ps;              /* a step of a CTA that has its SM for itself */
     int64_t start_ps, open_ps;    /* from one work tile to the first loads of the next; beside these, up to its first step */
-    int32_t crowds, pad;          /* CTAs of an SM for which it is known how much they slow each other down */
+    int32_t crowds;               /* CTAs of an SM for which it is known how much they slow each other down */
+    int32_t parts;                /* steps that are one turn of the kernel's loop, and vary by chance together */
     const int64_t *slow_ppm;      /* of n CTAs on an SM, by n - 1: a step over a lone one's; beyond them, n times */
     int32_t ranks;                /* CTAs of an SM whose shares are known */
     int32_t relaunched;           /* whether a work tile is a CTA of its own, so that a CTA's age begins with it */

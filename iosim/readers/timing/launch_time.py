@@ -97,7 +97,7 @@ def launch_time(running: Running) -> tuple[LaunchTime, Activity]:
             "waits": max(0.0, total - start - longest),
         },
         clock_hz=rates.clock_hz,
-        pace=Pace(start, computed.tile_s, computed.step_s, computed.waited_loads),
+        pace=Pace(start, computed.tile_s, computed.step_s, computed.waited_loads, computed.turns),
     )
     return time, _activity(running, computed, pairs, instructions)
 

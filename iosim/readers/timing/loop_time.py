@@ -38,6 +38,8 @@ class Computing:
     """Steps of the busiest SM over those of the mean one."""
     waited_loads: int = 0
     """Loads of a step of keys that a CTA waits for."""
+    turns: float = 0.0
+    """As in `Pace`."""
 
 
 def loop_computing(running: Running, sm: SmRates) -> Computing:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
-from iosim.base.records import dataclass
+from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Launch
-from iosim.kernel.machine import Machine
+from iosim.kernel.machine import Machine, Region
 from iosim.kernel.unit import UNITS, MatrixUnit
 from iosim.readers.timing.loop_time import Computing
 from iosim.readers.timing.makespan import makespan, span_of_shares, steps_per_tile
 from iosim.readers.timing.rates import Rates
 from iosim.readers.timing.running import Running
+from iosim.readers.timing.step_terms import EXPOSED_LOADS
 from iosim.readers.timing.warps import PARTS, SmPace, Turn, ctas_in_turn, placed_warps, regions_turn
 
 UNIT_NAMES = {
@@ -32,6 +34,10 @@ UNIT_NAMES = {
     "to-l2": "l2",
 }
 """Under which of a time's names a unit's cycles stand: of those that share one, the longest."""
+
+COPIES = frozenset({"global-copy", "bulk-copy"})
+LOADS = COPIES | {"global-load"}
+"""Classes of instructions that bring data from device memory; copies run while their warp goes on."""
 
 LEAST_UNEVEN = 0.05
 """Difference between the CTAs with most and least work, in the mean one's, below which they are taken to be alike."""
@@ -94,7 +100,8 @@ def machine_computing(running: Running, machine: Machine) -> Computing:
     clock, sms, per_sm = rates.clock_hz or math.inf, rates.profile.sm_count, running.ctas_per_sm
     step, tile = cache(played.step), cache(played.tile)
     if not machine.step:
-        return _tiles_alone(running, tile, lambda turn: played.in_turn(per_sm, turn), clock)
+        alone = _tiles_alone(running, tile, lambda turn: played.in_turn(per_sm, turn), clock)
+        return replace(alone, **_loading(machine))
     span = makespan(launch, sms, per_sm, lambda ctas: step(ctas).cycles, tile(per_sm).cycles)
     of_all = step(per_sm)
     return Computing(
@@ -103,7 +110,23 @@ def machine_computing(running: Running, machine: Machine) -> Computing:
         total_s=span.cycles / clock,
         tile_s=tile(per_sm).cycles / clock,
         step_s=tuple(step(ctas).cycles / clock for ctas in range(1, per_sm + 1)),
+        waited_loads=EXPOSED_LOADS if any(map(_waits, machine.step)) else 0,
     )
+
+
+def _waits(region: Region) -> bool:
+    """True where a warp waits for what it loads: where no copies run ahead."""
+    groups = {slot.group for slot in region.slots}
+    return "global-load" in groups and not groups & COPIES
+
+
+def _loading(machine: Machine) -> dict[str, Any]:
+    """Of the loop that loads most often: its turns in a work tile, and whether a move waits for its load."""
+    loops = [r for r in machine.tile if r.repeats and LOADS & {slot.group for slot in r.slots}]
+    if not loops:
+        return {}
+    loop = max(loops, key=lambda region: region.turns)
+    return {"turns": loop.turns, "waited_loads": int(_waits(loop))}
 
 
 def _late_share(running: Running) -> float:

@@ -31,8 +31,6 @@ Jia et al. 2018 and 2019 for the others (Volta and Turing, alike within a few cy
 FROM_L2, TO_L2 = "from-l2", "to-l2"
 SHARED_UNITS, SHARED_BY_ALL = ("lsu", FROM_L2, TO_L2, "tma"), -1
 """What all parts of an SM have in common."""
-PORT_BYTES = 64
-"""Bytes that an SM takes from the L2 in a cycle, while others let it (Jia et al. 2018, table 3.1; Luo et al. 2024)."""
 PART_WRITE_TIMES = 63 / 26
 """Times that the L2 takes for a sector of which a store writes a part, over a whole one: 26 such sectors a cycle of an
 H100's 63 (h100_cache_edges.csv, columns-own-1 and columns-side-2 of every second row of `columns`)."""
@@ -83,7 +81,7 @@ class SmPace:
     tensor_flops: float
     """Operations of a part's matrix unit, of the type of the products."""
     l2_bytes: float
-    """Bytes that come from the L2, while all SMs load."""
+    """Bytes that come from the L2 while all SMs load: CTAs of equal work load side by side."""
     stored_bytes: float
     """Bytes that go to the L2."""
     exps: float = 0.0
@@ -182,7 +180,7 @@ def l2_cycles(slot: Slot, rates: SmPace) -> tuple[str, float]:
     if slot.group in ("global-store", "local-store", "global-atomic"):
         bytes_moved *= 1 + (PART_WRITE_TIMES - 1) * slot.use.in_part
         return TO_L2, bytes_moved / rates.stored_bytes
-    return FROM_L2, bytes_moved * (1 - slot.use.hits_l1) / PORT_BYTES
+    return FROM_L2, bytes_moved * (1 - slot.use.hits_l1) / rates.l2_bytes
 
 
 def play(
@@ -234,7 +232,7 @@ def play(
         for other in freed:
             if states[other].at < last:
                 heapq.heappush(queue, (states[other].ready, next(came), other))
-    return _turn(states, sm, turns, rates)
+    return _turn(states, sm, turns)
 
 
 def _starting(warps: Sequence[tuple[int, int]], apart: float) -> list[_Warp]:
@@ -274,16 +272,13 @@ def in_ticks(cycles: float) -> float:
     return round(cycles * TICKS_PER_CYCLE) / TICKS_PER_CYCLE
 
 
-def _turn(states: Sequence[_Warp], sm: _Sm, turns: int, rates: SmPace) -> Turn:
+def _turn(states: Sequence[_Warp], sm: _Sm, turns: int) -> Turn:
     """What a turn takes: the mean of all but the first, or all of what is run once, with what it has begun."""
     parts = len({state.part for state in states})
     busy_per_part = {
         unit: busy / (1 if unit in SHARED_UNITS else parts) / turns
         for unit, busy in sm.busy.items()
     }
-    # An SM's loads come as fast as it takes them for a while, in the mean as fast as the L2 serves all.
-    if FROM_L2 in busy_per_part:
-        busy_per_part[FROM_L2] *= max(1.0, PORT_BYTES / rates.l2_bytes)
     ends = [max(state.marks[turn] for state in states) for turn in range(turns)]
     # Stores go on behind their warps, but no turn is shorter than its busiest unit's work.
     least = max(busy_per_part.values())

@@ -143,21 +143,29 @@ class TestSharesOfTheL2:
     ],
 )
 @pytest.mark.parametrize("by_warps", [False, True])
+@pytest.mark.parametrize("counted", [None, 7.5])
 def test_pairs_that_move_bits_and_instructions(
-    is_backward: bool, scores: int, padding: float, by_warps: bool, monkeypatch: pytest.MonkeyPatch
+    is_backward: bool,
+    scores: int,
+    padding: float,
+    by_warps: bool,
+    counted: float | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Blocks of 64 rows hold 64, 64 and 16 of them: three quarters. 512 operations a pair are an eighth of an
-    instruction's."""
+    instruction's, a score takes 13, or what was counted of its build."""
     monkeypatch.setattr(loop_time, "row_padding", lambda *_: 2.0)
     launch: Any = SimpleNamespace(
         domain=SimpleNamespace(query_rows=np.array([64, 64, 16, 0]), block_q=64),
         is_backward=is_backward,
         work=SimpleNamespace(
-            scores_per_pair=scores, flops_per_pair=512, loop=SimpleNamespace(key_warps=1)
+            scores_per_pair=scores,
+            flops_per_pair=512,
+            loop=SimpleNamespace(key_warps=1, instructions_per_score=counted),
         ),
         resources=SimpleNamespace(threads=128),
     )
     unit: Any = SimpleNamespace(issued_by_warps=by_warps)
     moved, issued = loop_time.worked(launch, unit, 1000.0)
     assert moved == pytest.approx(1000 * padding * (0.17 + 0.83 * 0.75))
-    assert issued == pytest.approx(1000 * padding * (scores * 13 / 32 + by_warps / 8))
+    assert issued == pytest.approx(1000 * padding * (scores * (counted or 13) / 32 + by_warps / 8))
