@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import reproduced
 
@@ -139,3 +141,19 @@ def test_memory_of_a_training_step() -> None:
     """One token more takes two checkpoints of 4096 fp16 a layer, one layer's working set and the logits."""
     more = runs.training_bytes("LLaMA-7B", 8, 8) - runs.training_bytes("LLaMA-7B", 0, 8)
     assert more == 32 * 2 * 4096 * 2 + 2 * (6 * 11008 + 12 * 4096) + 10 * 32000
+
+
+@pytest.mark.parametrize("scheme", ["Megatron-LM", "Ring Self-Attention"])
+def test_layers_run_their_forward_twice_and_their_backward_once(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """32 layers of a forward of 3 s with 5 s of messages and a backward of 7 with 11."""
+
+    def spread(*_: object, backward: bool) -> SimpleNamespace:
+        compute_s, communication_s = (7.0, 11.0) if backward else (3.0, 5.0)
+        return SimpleNamespace(compute_s=compute_s, communication_s=communication_s)
+
+    monkeypatch.setattr(runs, "spread", spread)
+    took = runs.iterated.__wrapped__(scheme, "LLaMA-7B", 8, 8192, A100.name, shared=False)
+    assert took.attention_s == 32 * (2 * 3 + 7)
+    assert took.communication_s == 32 * (2 * 5 + 11)
