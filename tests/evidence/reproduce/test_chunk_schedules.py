@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import reproduced
@@ -157,3 +158,15 @@ def test_layers_run_their_forward_twice_and_their_backward_once(
     took = runs.iterated.__wrapped__(scheme, "LLaMA-7B", 8, 8192, A100.name, shared=False)
     assert took.attention_s == 32 * (2 * 3 + 7)
     assert took.communication_s == 32 * (2 * 5 + 11)
+
+
+def test_an_attention_module_is_its_kernel_and_its_projections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """2 operations for each of 4 x 4096^2 weights and 8,192 tokens, at the rate of products, beside half a second."""
+    half = SimpleNamespace(time=SimpleNamespace(total_s=0.5))
+    monkeypatch.setattr(runs, "predict", lambda *_, **__: half)
+    side: Any = SimpleNamespace(gpu=A100)
+    took = runs.attention_module(side, "LLaMA-7B", 8)["computed"]
+    products_s = 2 * 8192 * 4 * 4096**2 / A100.product_flops("fp16")
+    assert took == pytest.approx(1000 * (0.5 + products_s))
