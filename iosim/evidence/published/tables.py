@@ -192,9 +192,7 @@ def _parts(form: Mapping[str, Any], row: Mapping[str, str]) -> dict[str, str]:
     """Columns that are read out of the text of others."""
     found = (re.search(text, row.get(name, "")) for name, text in form.get("parts", {}).items())
     groups = [match.groupdict() for match in found if match]
-    columns = {
-        name: text for of_one in groups for name, text in of_one.items() if text is not None
-    }
+    columns = {name: text for of_one in groups for name, text in of_one.items() if text is not None}
     for name, (over, under) in form.get("ratios", {}).items():
         if row[over].isdigit() and row[under].isdigit() and int(row[under]):
             columns[name] = str(int(row[over]) // int(row[under]))
@@ -252,12 +250,15 @@ def _split(name: str) -> tuple[str, str]:
 def _name(form: Mapping[str, Any], gpu: str) -> str:
     """The profile's name of a GPU as a table calls it; its own text where none is known."""
     board = form.get("boards", {}).get(gpu, gpu)
-    return next((name for text, name in _known()["gpus"].items() if board.startswith(text)), board)
+    names: Mapping[str, str] = _known()["gpus"]
+    return next((name for text, name in names.items() if board.startswith(text)), str(board))
 
 
 def _problem(form: Mapping[str, Any], row: Mapping[str, str]) -> AttentionProblem:
     columns = {**{name: name for name in SIZES}, **form.get("names", {})}
-    values: dict[str, Any] = {name: value for name, value in form.get("values", {}).items() if value}
+    values: dict[str, Any] = {
+        name: value for name, value in form.get("values", {}).items() if value
+    }
     for field, expression in columns.items():
         size = _size(expression, row)
         if size is not None:
