@@ -163,7 +163,7 @@ def _by_keyword(
     values: dict[str, Any] = {}
     for name, value in options.items():
         # A field's name is accepted beside the option's: `seq_q` and `seq_len` are one keyword.
-        # Where GPUs are counted, `gpus` is their number, as it is in `iosim ring --gpus`.
+        # Where GPUs are counted, `gpus` is their number, as on the command line of a ring.
         counted = f"num_{name}"
         known_name = counted if counted in named else KEYWORD_OF.get(name, name)
         keyword = name if name in named else known_name

@@ -55,6 +55,11 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def _on_terminal() -> bool:
+    """True where standard error is a terminal; a process that closed it has none."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 T = TypeVar("T")
 _quiet = threading.Event()
 
@@ -99,7 +104,7 @@ def progress(task: str) -> Progress:
 
 def announce(line: str, *, in_pipes: bool = False) -> None:
     """A line on standard error: what is being done, or how long it will take. On a terminal only, or `in_pipes` too."""
-    if not _quiet.is_set() and (in_pipes or sys.stderr.isatty()):
+    if not _quiet.is_set() and sys.stderr is not None and (in_pipes or _on_terminal()):
         print(line, file=sys.stderr)
 
 
@@ -112,7 +117,7 @@ def counter(
     if is_worker() or _quiet.is_set():
         yield lambda done: None
     # A bar on a terminal; lines now and then in a pipe, from a thread of their own.
-    elif sys.stderr.isatty():
+    elif _on_terminal():
         from tqdm import tqdm  # a pipe does not wait for it
 
         delay = AFTER_S if after_s is None else after_s
@@ -175,7 +180,7 @@ class _Lines:
         while True:
             time.sleep(min(1.0, LINE_S / 4))
             line = self.due(time.monotonic())
-            if line is not None and not sys.stderr.isatty():
+            if line is not None and sys.stderr is not None and not _on_terminal():
                 with suppress(OSError, ValueError):  # nobody reads any more
                     print(line, file=sys.stderr, flush=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import signal
@@ -106,6 +107,8 @@ def own_defaults(words: Sequence[str], parser: argparse.ArgumentParser) -> list[
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    if sys.stderr is None:  # closed, and print(file=None) would write into standard output
+        sys.stderr = io.StringIO()
     try:
         words = sys.argv[1:] if argv is None else argv
         if not words:

@@ -290,6 +290,11 @@ def load_profile(name_or_path: str | os.PathLike[str] | HardwareProfile) -> Hard
     suggested), or the file is unreadable or has a problem."""
     if isinstance(name_or_path, HardwareProfile):
         return name_or_path
+    if not isinstance(name_or_path, str | os.PathLike):
+        what = one_line(repr(name_or_path), 60)
+        raise InputError(
+            f"GPU {what} is no name; accepted: a name, a profile file's path, a profile"
+        )
     if (
         not isinstance(name_or_path, str)
         or {"/", os.sep} & {*name_or_path}

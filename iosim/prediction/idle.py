@@ -5,7 +5,7 @@ A setting is tried by leaving it out: the call without it has the same launches,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from iosim.base.errors import InputError
@@ -17,31 +17,23 @@ from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
 
-BESIDE = (
-    "accumulate",
-    "output",
-    "bias_dtype",
-    "sinks",
-    "page_size",
-    "shared_prefix",
-    "cache_dtype",
-    "key_padding",
-    "index_heads",
-    "index_dim",
-    "dropout",
-)
-"""Fields of a problem that are tried: those beside its sizes, its mask and its passes."""
 SPELT = {"shared_memory_bytes": "smem", "output": "output_dtype"}
 """Fields that options call otherwise."""
 
 
 def idle_notes(
-    call: Call, asked: str | Kernel, overrides: Overrides | None, traffic: Traffic, how: Conditions
+    call: Call,
+    asked: str | Kernel,
+    overrides: Overrides | None,
+    beside: Sequence[str],
+    traffic: Traffic,
+    how: Conditions,
 ) -> tuple[str, ...]:
-    """A note on each setting that changes no number of a call; `asked` is the kernel by name, or made by hand."""
+    """A note on each setting that changes no number of a call; `asked` is the kernel by name, or made by hand, `beside`
+    the fields of its problem that are tried."""
     return tuple(
         f"{SPELT.get(name, name)} {_text(value)} changes no number of {call.kernel.name} here"
-        for name, value, other in _without(call, asked, overrides)
+        for name, value, other in _without(call, asked, overrides, beside)
         if _same(call, other, traffic, how)
     )
 
@@ -53,7 +45,7 @@ def _text(value: Any) -> str:
 
 
 def _without(
-    call: Call, asked: str | Kernel, overrides: Overrides | None
+    call: Call, asked: str | Kernel, overrides: Overrides | None, beside: Sequence[str]
 ) -> Iterator[tuple[str, Any, Call]]:
     """(setting, its value, the call without it) of all that are not as they would be."""
     unset, problem = Overrides(), call.problem
@@ -66,7 +58,7 @@ def _without(
         if other is not None and other.kernel != call.kernel:
             yield name, value, other
     usual = AttentionProblem()
-    for name in BESIDE:
+    for name in beside:
         value = getattr(problem, name)
         if value == getattr(usual, name) or (name == "output" and value == _output(problem)):
             continue

@@ -17,7 +17,6 @@ from iosim.kernel.kernel import Kernel
 from iosim.kernel.launch import Chain, Launch, Outer
 from iosim.kernel.traffic import Traffic
 from iosim.prediction.call import Call
-from iosim.prediction.idle import idle_notes
 from iosim.prediction.replays import Replays, head_share_of, play_of, tile_accesses
 from iosim.prediction.result import Prediction
 from iosim.problem.attention import AttentionProblem
@@ -27,6 +26,20 @@ from iosim.readers.replay.library import why_missing
 from iosim.readers.replay.objects import about_bytes
 from iosim.readers.replay.replay import Replay
 
+BESIDE = (
+    "accumulate",
+    "output",
+    "bias_dtype",
+    "sinks",
+    "page_size",
+    "shared_prefix",
+    "cache_dtype",
+    "key_padding",
+    "index_heads",
+    "index_dim",
+    "dropout",
+)
+"""Fields of a problem that are tried: those beside its sizes, its mask and its passes."""
 SAMPLED_STEPS = 16
 """Steps that a work tile has on average where a launch is worth playing in part."""
 CAPACITY_NOTES = {
@@ -110,8 +123,10 @@ class Request(Conditions):
         # Check bits are told of, but take no time: rates of memory count data alone.
         traffic = call.counted + hbm
         idle: tuple[str, ...] = ()
-        if self.chain is None:
-            idle = idle_notes(call, self.kernel, self.overrides, traffic, self)
+        if self.chain is None and self._is_adorned():
+            from iosim.prediction.idle import idle_notes  # most calls ask for nothing of the kind
+
+            idle = idle_notes(call, self.kernel, self.overrides, BESIDE, traffic, self)
         return Prediction(
             call=call,
             traffic=traffic + check_bits(hbm, gpu) + call.staged,
@@ -125,6 +140,12 @@ class Request(Conditions):
             replay=played,
             notes=tuple(dict.fromkeys((*call.notes, *idle, *why, *notes))),
         )
+
+    def _is_adorned(self) -> bool:
+        """True where something beside sizes, mask and passes is not as it would be."""
+        p, usual = self.problem, AttentionProblem()
+        others = any(getattr(p, name) != getattr(usual, name) for name in BESIDE)
+        return others or self.overrides not in (None, Overrides())
 
     @property
     def work(self) -> int:

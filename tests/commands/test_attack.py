@@ -4,6 +4,9 @@ out without a word."""
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -178,3 +181,22 @@ def test_a_type_that_no_kernel_has_is_refused_by_the_rule_too(
     refused(
         capsys, ["ncu-rule", "--install", str(tmp_path), "--dtype", "qqq"], "--dtype 'qqq'", "fp16"
     )
+
+
+@pytest.mark.parametrize(("gpu", "code"), [("a100", 0), ("nosuch", 2)])
+def test_a_closed_standard_error_changes_no_answer(gpu: str, code: int) -> None:
+    line = f"predict --gpu {gpu} --kernel fa2 --seq-len 512 --method capacity"
+    done = [
+        subprocess.run(
+            f"exec {shlex.quote(sys.executable)} -m iosim {line} {end}",
+            shell=True,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+        for end in ("2>&-", "2>/dev/null")
+    ]
+    assert [d.returncode for d in done] == [code, code]
+    assert done[0].stdout == done[1].stdout
+    assert bool(done[0].stdout) == (code == 0)

@@ -1,13 +1,21 @@
-"""Which values data files may have: every key's form with its range; sentences and lists of words apart."""
+"""Which values are accepted: every key of data files and every field of a request, an option or a setting with its
+range and default; sentences and lists of words apart."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from iosim.base.records import fields, is_dataclass
+from iosim.base.fields import default_text
+from iosim.base.records import MISSING, fields, is_dataclass
+
+ROOT = Path(__file__).resolve().parents[2]
+MAKES_RANGES = re.compile(r"= (ask\.\w+|number|quantity|about|like)\(")
+"""How a module writes a field with a range."""
 
 MODULES = (
     "catalog.libraries.catalog_file",
@@ -54,7 +62,41 @@ def text(value: Any) -> str:
     return getattr(value, "__name__", None) or repr(value)
 
 
+def ranged(record: type) -> dict[str, str]:
+    """Default and range of each field of a record that has one, and of options the default in words, in Python and on the
+    command line."""
+    ranges = {}
+    for f in fields(record):
+        about = f.metadata.get("about")
+        low, high = (
+            (about.low, about.high)
+            if about is not None
+            else (f.metadata.get("low"), f.metadata.get("high"))
+        )
+        if low is not None:
+            ends = [f"{end:.9g}" for end in (low, high) if end is not None]
+            words = [] if about is None else [default_text(about), default_text(about, usual=True)]
+            ranges[f.name] = " ".join(
+                [text(f.default) if f.default is not MISSING else "", *ends, *map(repr, words)]
+            )
+    return ranges
+
+
+def records() -> Iterator[tuple[str, type]]:
+    """Records whose fields have ranges, by their module's own text: none is left out for want of being listed."""
+    for file in sorted((ROOT / "iosim").rglob("*.py")):
+        if not MAKES_RANGES.search(file.read_text(encoding="utf-8")):
+            continue
+        name = file.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+        for record in vars(import_module(name)).values():
+            if isinstance(record, type) and is_dataclass(record) and record.__module__ == name:
+                yield f"{name.removeprefix('iosim.')} {record.__name__}", record
+
+
 def cases() -> Iterator[tuple[str, Any]]:
+    for case, record in records():
+        if ranges := ranged(record):
+            yield case, ranges
     seen = set[int]()
     for module in MODULES:
         for name, value in vars(import_module(f"iosim.{module}")).items():

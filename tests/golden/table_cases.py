@@ -34,7 +34,7 @@ GPUS = (
     "mi355x",
 )
 """One of each compute capability."""
-COLUMNS = (32, 64, 80, 96, 128, 160, 192, 256)
+COLUMNS = (32, 64, 80, 96, 128, 160, 192, 256, 512)
 DTYPES = ("fp16", "fp32", "fp8")
 DROPOUTS = (0.0, 0.1)
 SEQ = 2048
@@ -42,9 +42,23 @@ SEQ = 2048
 
 @cache
 def problems(columns: int) -> tuple[AttentionProblem, ...]:
-    return tuple(
+    """Of every pass, and a step of decoding: a query against a cache."""
+    whole = tuple(
         AttentionProblem(heads=8, seq_q=SEQ, head_dim=columns, dtype=d, mask=m, passes=p, dropout=r)
         for d, m, p, r in product(DTYPES, ("none", "causal"), ("fwd", "bwd"), DROPOUTS)
+    )
+    return whole + tuple(
+        AttentionProblem(
+            batch=4,
+            heads=8,
+            kv_heads=2,
+            seq_q=1,
+            seq_k=SEQ,
+            head_dim=columns,
+            dtype=d,
+            page_size=p,
+        )
+        for d, p in product(DTYPES, (None, 64))
     )
 
 

@@ -407,3 +407,9 @@ def test_what_products_reach(kind: str, known: dict[str, Any], reached: float) -
     assert made.product_flops(kind) == pytest.approx(reached)
     assert made.computes_in_fp32(kind) is (kind == "tf32")
     assert not replace(made, fp32_flops_per_s=None).computes_in_fp32("tf32")
+
+
+@pytest.mark.parametrize("value", [3, None, 8.0, ["a100"]])
+def test_what_is_no_name_is_refused_in_a_line(value: Any) -> None:
+    with pytest.raises(InputError, match="is no name; accepted: a name, a profile file's path"):
+        hardware.load_profile(value)

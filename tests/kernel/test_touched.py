@@ -143,3 +143,25 @@ def test_ctas_that_follow_one_another_ask_together() -> None:
     # Six CTAs load all tiles of x: of four at a time four ask for each, then two.
     assert touched.asked_together(4) == {"x": 3.0}
     assert touched.asked_together(6) == {"x": 6.0}
+
+
+@pytest.mark.parametrize(
+    ("ctas", "together"),
+    [
+        (1, {"A": 1.0, "B": 1.0}),
+        (2, {"A": 6 / 4, "B": 2 / 2}),  # the first two ask for 0, 1, 0, 2, 1: three objects by five
+        (3, {"A": 6 / 3, "B": 2 / 1}),
+    ],
+)
+def test_ctas_that_ask_for_the_same_in_a_round(ctas: int, together: dict[str, float]) -> None:
+    """Three CTAs of two, five and two moves, whose lists do not lie one behind the other; of four objects 7 is a store."""
+    entries = [9, 0, 1, 9, 9, 0, 2, 1, 3, 7, 0, 3]
+    lines = np.full(3, 128, dtype=np.int32)
+    touched = Touched(
+        {"A": lines, "B": lines[:1]},
+        np.array([1, 5, 10], dtype=np.int32),
+        np.array([2, 5, 2], dtype=np.int32),
+        np.array(entries, dtype=np.int32),
+        (),
+    )
+    assert touched.asked_together(ctas) == pytest.approx(together)

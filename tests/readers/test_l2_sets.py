@@ -12,6 +12,8 @@ import numpy.typing as npt
 import pytest
 from scripts import ROOT, load_script
 
+from iosim.base.records import replace
+from iosim.hardware.profile import load_profile
 from iosim.readers.replay import l2
 
 BENCHMARK, KERNEL = load_script("benchmarks/sets.py"), load_script("experiments/sets.py")
@@ -211,3 +213,21 @@ def test_another_gpu_has_such_sets() -> None:
     assert recorded.sets == pytest.approx(50 * 2**20 / 2 / 16 / 128, rel=0.002)
     assert recorded.sets == pytest.approx(l2.model(BENCHMARK.load_profile("h100")).sets, rel=0.002)
     assert furthest(recorded, BENCHMARK.modelled("h100")) < 0.08
+
+
+@pytest.mark.parametrize(
+    ("lines", "followed"),
+    [
+        # one of as many sets as an object has lines is followed, of 1,024
+        (7, (146, 7, 1)),
+        (8, (16, 64, 8)),  # from 8 on in 8 placements, each of a 64th
+        (16, (8, 128, 8)),
+        (1000, (2, 512, 8)),  # of 16 sets at least, in all placements
+    ],
+)
+def test_large_objects_are_followed_in_several_placements(
+    lines: int, followed: tuple[int, int, int]
+) -> None:
+    model = replace(l2.model(load_profile("h200")), sets=1024, line_bytes=128)
+    size = np.full(5, lines * 128, dtype=np.int32)
+    assert l2.followed_sets(model, size) == followed

@@ -37,6 +37,8 @@ OPERATORS = {
     ast.BitOr: ("|", "&"),
     ast.BitXor: ("^", "&"),
 }
+BY_CHANCE = 100_000
+"""A whole number from here on is not changed by one: a limit on accesses or bytes is met to the last by chance alone."""
 CALLS = {"min": "max", "max": "min", "any": "all", "all": "any", "round": "int"}
 TEXTS = ("__repr__", "__str__", "to_text", "as_text", "notes", "_time_lines")
 """Functions that make sentences: their numbers are those of others."""
@@ -170,7 +172,8 @@ class Finder(ast.NodeVisitor):
         if isinstance(value, bool):
             self.put(node, str(not value))
         elif isinstance(value, int):
-            self.put(node, str(value + 1))
+            if value < BY_CHANCE:
+                self.put(node, str(value + 1))
             if value >= 16:
                 self.put(node, str(value // 10))
         elif isinstance(value, float):
@@ -286,7 +289,8 @@ def c_edits(source: str) -> list[tuple[int, int, str]]:
     found = [(m.start(), m.end(), C_WORDS[m[0]]) for m in C_TOKEN.finditer(code)]
     for m in C_NUMBER.finditer(code):
         value = int(m[0], 0)
-        found.append((m.start(), m.end(), str(value + 1)))
+        if value < BY_CHANCE:
+            found.append((m.start(), m.end(), str(value + 1)))
         if value >= 16:
             found.append((m.start(), m.end(), str(value // 10)))
     for m in re.finditer(r"\b(?:if|while) \(", code):

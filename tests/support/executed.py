@@ -25,8 +25,6 @@ import numpy as np
 import numpy.typing as npt
 from areas import FORMS, GOLDEN
 
-Bools = npt.NDArray[np.bool_]
-
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = ROOT / ".executed"
 QUICK_SHARE = "24"
@@ -173,10 +171,12 @@ def source(file: str) -> Source:
 OWN, NEAR, RECORDED = 0.1, 0.2, 0.3
 """Shares of its cost at which a file of tests is ranked, which is asked the sooner: the module's own, one that imports
 the module, and one that holds all numbers to recorded ones."""
-FILE_S = 0.4
+FILE_S = 0.1
 """CPU seconds that a file of tests takes to be collected."""
 LEAST_S = 0.01
 """CPU seconds that any test takes, to be started and ended."""
+LINES_OF_A_LOOK = 10
+"""New lines that the results which a test looks at, and others do not, are worth."""
 BATCHES_S = (2.0, 8.0, 30.0, 100.0)
 """CPU seconds up to which tests are asked together: the cheapest first, since most changes are seen by few."""
 FEW_USERS = 60
@@ -293,40 +293,38 @@ class Executed:
 
     def _ranked(self, file: str, tests: set[int]) -> Iterator[int]:
         """Tests in the order to ask them: next is always the one that executes most lines of the package that none
-        before it does, for its cost. Tests that execute the same see the same changes: each of them says little more
-        than the first. Once every line is executed, those that are left begin anew."""
+        before it does, for its cost. Tests that execute the same see much the same changes; but each looks at other
+        results, which counts as a few lines."""
         left, open_files = set(tests), set[str]()
         shares = {of: share_of_cost(file, of) for of in {self.tests[n][0] for n in tests}}
-        while left:
-            fresh = np.ones(len(self._number), dtype=bool)
+        fresh = np.ones(len(self._number), dtype=bool)
 
-            def score(n: int, fresh: Bools = fresh) -> tuple[float, float, int]:
-                of, _, seconds = self.tests[n]
-                cost = LEAST_S + seconds + (0.0 if of in open_files else FILE_S)
-                gain = int(fresh[self._lines_of[n]].sum())
-                return -gain / (cost * shares[of]), cost, n
+        def score(n: int) -> tuple[float, int]:
+            of, _, seconds = self.tests[n]
+            cost = LEAST_S + seconds + (0.0 if of in open_files else FILE_S)
+            lines = LINES_OF_A_LOOK + int(fresh[self._lines_of[n]].sum())
+            return -lines / (cost * shares[of]), n
 
-            # A score only falls as lines are executed, but for a file's first test, which opens it.
-            waiting = [score(n) for n in left]
-            heapify(waiting)
-            while waiting:
-                _, _, n = heappop(waiting)
-                if n not in left:
-                    continue
-                now = score(n)
-                if waiting and now > waiting[0]:
-                    heappush(waiting, now)
-                    continue
-                if now[0] == 0 and fresh.sum() < fresh.size:
-                    break
-                yield n
-                left.remove(n)
-                fresh[self._lines_of[n]] = False
-                if self.tests[n][0] not in open_files:
-                    open_files.add(self.tests[n][0])
-                    for other in left:
-                        if self.tests[other][0] == self.tests[n][0]:
-                            heappush(waiting, score(other))
+        # A score only falls as lines are executed, but for a file's first test, which opens it.
+        waiting = [score(n) for n in left]
+        heapify(waiting)
+        while waiting:
+            _, n = heappop(waiting)
+            if n not in left:
+                continue
+            now = score(n)
+            if waiting and now > waiting[0]:
+                heappush(waiting, now)
+                continue
+            yield n
+            left.remove(n)
+            fresh[self._lines_of[n]] = False
+            of = self.tests[n][0]
+            if of not in open_files:
+                open_files.add(of)
+                for other in left:
+                    if self.tests[other][0] == of:
+                        heappush(waiting, score(other))
 
 
 def share_of_cost(file: str, test_file: str) -> float:

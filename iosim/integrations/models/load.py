@@ -91,8 +91,11 @@ def load_model(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Mo
     known = _known(text)
     if known is not None and not path.exists():
         data = preset(known)
+        # Llama 3.1 is Llama 3 with more positions: an alias may have its own number of them.
+        longer = data.get("positions", {}).get(_spelt(text))
+        positions = {} if longer is None else {"max_position_embeddings": longer}
         return _model(
-            dict.fromkeys(data.get("nulls", ())) | data["config"],
+            dict.fromkeys(data.get("nulls", ())) | data["config"] | positions,
             known,
             data["title"],
             data["source"],
@@ -121,13 +124,18 @@ def load_model(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Mo
 
 def _known(text: str) -> str | None:
     """The preset that a name stands for: its own, one of its aliases, or that of the model that was tuned."""
+    return all_names().get(_spelt(text))
+
+
+def _spelt(text: str) -> str:
+    """A name as presets or their aliases spell it; as it is where none does."""
     name, names = text.strip().lower(), all_names()
     while name not in names:
         shorter = TUNED.sub("", name)
         if shorter == name:
-            return names.get(name.rpartition("/")[2]) if "/" in name else None
+            return name.rpartition("/")[2]
         name = shorter
-    return names[name]
+    return name
 
 
 def _unknown(text: str) -> InputError:

@@ -17,7 +17,7 @@ from iosim.integrations.models.causal import has_head, is_crossed
 from iosim.integrations.models.mixers import OTHERS, state_numbers
 from iosim.integrations.models.packed import number_bytes
 from iosim.integrations.models.plan import Entry
-from iosim.integrations.models.reading import MAX_RATIO, SIZES, Reading
+from iosim.integrations.models.reading import MAX_RATIO, SIZES, Reading, at
 from iosim.studies.models.layers import LayerKind, Mlp, Weights
 
 NAMED = re.compile(r"^`?model`? '[^']*'[: ]*")
@@ -161,6 +161,11 @@ class _Feeds:
 
     def _experts(self) -> tuple[int, int]:
         """(how many experts a layer has, how wide they are; 0 where the dense MLP's width says it)."""
+        written = {name: at(self.read.config, name) for name in SIZES["experts"]}
+        said = {name: n for name, n in written.items() if type(n) is int and n > 1}
+        if len({*said.values()}) > 1:
+            both_names = " and ".join(f"{name} {n}" for name, n in said.items())
+            raise self.read.refused(f" contradicts itself: {both_names}")
         number, wide = self.read.get(*SIZES["experts"]), self.read.get(*SIZES["expert_width"])
         both = (number, wide)
         if all(_numbers(pair) for pair in both) and len(number) == len(wide) < self.layers:

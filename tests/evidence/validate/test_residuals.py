@@ -217,3 +217,18 @@ def test_a_regime_is_the_first_that_holds(
     values = {"hbm_read": read, "l2_read": (120 if launch == "long" else 100) * ONCE}
     assert _regime(row, call, values, spills) == regime
     assert _regime(SimpleNamespace(chain="1"), call, values, spills) == "chain"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("beside", "regime"),
+    [(0, "compulsory"), (65536, "compulsory"), (65537, "thrashing")],  # 17 % of what SMs read
+)
+def test_a_few_bytes_beside_the_tensors_are_compulsory(beside: int, regime: str) -> None:
+    """Of a small call one percent is less than its code and arguments: 64 KiB count as nothing."""
+    problem = AttentionProblem(heads=2, seq_q=512, head_dim=64)
+    call: Any = SimpleNamespace(
+        problem=problem, chain=planned(problem, "flash", load_profile("a100")).chain
+    )
+    once = 3 * 2 * 512 * 64 * 2
+    values = {"hbm_read": once + beside, "l2_read": 7 * once}
+    assert _regime(SimpleNamespace(chain=""), call, values, False) == regime  # type: ignore[arg-type]

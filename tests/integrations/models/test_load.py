@@ -302,3 +302,28 @@ def test_models_are_listed_and_shown(capsys: pytest.CaptureFixture[str]) -> None
     assert "512 columns for keys and values and 64 with positions" in printed
     assert main(["__complete", "predict", "--model", "llama-3-"]) == 0
     assert capsys.readouterr().out.split() == ["llama-3-70b", "llama-3-8b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "positions"),
+    [
+        ("llama-2-7b", 4096),
+        ("llama-3-8b", 8192),
+        ("meta-llama/Meta-Llama-3-8B-Instruct", 8192),
+        ("Llama-3.1-8B-Instruct", 131072),
+        ("meta-llama/Llama-3.3-70B-Instruct", 131072),
+        ("qwen3-8b", 40960),
+    ],
+)
+def test_a_name_has_the_positions_of_its_model(name: str, positions: int) -> None:
+    assert load_model(name).most_tokens == positions
+    assert max(p.context for p in iosim.decode(model=name, gpu="h200").points) <= positions
+
+
+UNBOUNDED = {"bloom-7b1", "falcon-7b", "deepseek-v4-flash", "kimi-linear-48b-a3b", "vit-l"}
+"""Presets whose config says no number of positions."""
+
+
+def test_presets_say_their_positions() -> None:
+    without = {name for name in preset_names() if load_model(name).most_tokens is None}
+    assert without <= UNBOUNDED

@@ -64,6 +64,10 @@ def test_a_value_that_decides_on_attention_is_refused(keys: dict[str, Any], mess
         (SPARSE | {"first_k_dense_replace": "1"}, "first_k_dense_replace 1 is not read"),
         (SPARSE | {"first_k_dense_replace": -1}, "first_k_dense_replace -1 is not read"),
         (SPARSE | {"decoder_sparse_step": 1.5}, "decoder_sparse_step 1.5 is not read"),
+        (
+            SPARSE | {"num_local_experts": 16},
+            "contradicts itself: n_routed_experts 8 and num_local_experts 16",
+        ),
         (SPARSE | {"moe_intermediate_size": 0}, "moe_intermediate_size is 0, and it has experts"),
         (
             DENSE | {"model_type": "doge", "is_moe": True, "num_experts": 64},

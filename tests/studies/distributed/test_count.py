@@ -95,3 +95,7 @@ def test_the_longest_sequence_fits_and_one_chunk_more_does_not(name: str, backwa
     for tokens, fits in ((longest, True), (longest + 4 * SCHEDULES[name].chunks_per_gpu, False)):
         case = problem.with_(seq_q=tokens, seq_k=tokens)
         assert (memory(build(name, case, 4, backward=backward), case, 3).total <= budget) is fits
+    forward_alone = longest_sequence(name, problem, 4, budget, layers=3)
+    assert (
+        longest == forward_alone
+    ) is not backward  # which is what is asked where nothing is said

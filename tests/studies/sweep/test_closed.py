@@ -117,6 +117,29 @@ def test_usual_grids_have_closed_forms(kernel: str) -> None:
             assert known == {*numbers}, part.case(n)
 
 
+@pytest.mark.parametrize("kernel", ["flash", "fa2", "cutlass"])
+def test_rows_of_one_grid_have_their_own_occupancy(kernel: str) -> None:
+    """Columns decide registers and shared memory, and so how many CTAs an SM holds and how often keys are read again:
+    every row of a grid whose keys do not fit in the L2 is a single prediction."""
+    grid = {
+        "gpu": ["t4"],
+        "kernel": [kernel],
+        "seq_q": [4096, 32768],
+        "heads": [4],
+        "head_dim": [32, 64, 128, 256],
+        "mask": ["none", "causal"],
+    }
+    grid_cases = cases(grid)
+    part = grid_cases.part(0, len(grid_cases))
+    counts = evaluate(part, "capacity")
+    compared = {n for n in range(part.rows) if n not in set(counts.remaining.tolist())}
+    for n in sorted(compared):
+        numbers, refused = single(part.case(n), "capacity")
+        assert counts.refused[n] == refused, part.case(n)
+        assert {m: int(counts.columns[m][n]) for m in numbers} == numbers, part.case(n)
+    assert compared
+
+
 def test_what_has_no_closed_form_is_predicted_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     frame = sweep(
         kernel="flash", seq_len=[512, 1024], mask=["causal", "butterfly"], method="capacity"

@@ -577,3 +577,14 @@ def test_the_first_are_replayed_whatever_replays_make_of_them(
     assert [tile.candidate.time_s for tile in ranked] == sorted(t.candidate.time_s for t in ranked)
     if slower == 1:  # nothing came to the front
         assert sum(tile.replayed for tile in ranked) == first
+
+
+@pytest.mark.parametrize("replayed", [0, 1, 2])
+def test_the_best_tile_is_replayed_where_any_is(replayed: int) -> None:
+    """The rest stay as the quick rule has them, but for those that replayed ones fall behind."""
+    ranking = pick_tiles(
+        problem(heads=1, seq_q=256, head_dim=64), "a100", library=False, replayed=replayed
+    )
+    methods = [candidate.method for candidate in ranking.candidates]
+    assert (methods[0] == "replay") is (replayed > 0)
+    assert methods.count("replay") >= replayed

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from small_steps import saved_bytes
 
+from iosim.base.errors import InputError
 from iosim.studies.training import (
     Decoder,
     Setup,
@@ -48,3 +51,28 @@ def test_what_lora_keeps_by_hand() -> None:
         + 4 * u  # before gelu
     )
     assert saved_bytes(plan(model, setup)) == by_hand
+
+
+@pytest.mark.parametrize(
+    ("gated", "mlp_width", "on", "accepted"),
+    [
+        (True, 512, "gate,up,down", None),
+        (False, 512, "up,down", None),
+        (False, 512, "gate", "q, k, v, out, up, down"),
+        (False, 0, "up", "q, k, v, out"),  # attention alone
+        (False, 0, "down", "q, k, v, out"),
+        (True, 0, "gate", "q, k, v, out"),
+        (False, 0, "q,out", None),
+    ],
+)
+def test_matrices_that_a_model_lacks_take_no_adapter(
+    gated: bool, mlp_width: int, on: str, accepted: str | None
+) -> None:
+    model = Decoder(layers=1, width=128, heads=4, vocabulary=0, gated=gated, mlp_width=mlp_width)
+    setup = Setup(seq_len=256, precision="bf16", lora_rank=8, lora_on=on)
+    with (
+        nullcontext()
+        if accepted is None
+        else pytest.raises(InputError, match=f"no such matrix; accepted: {accepted}$")
+    ):
+        setup.check(model)
