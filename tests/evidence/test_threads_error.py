@@ -34,7 +34,7 @@ def table(tmp_path: Path) -> Path:
 def test_rows_are_predicted_as_they_were_measured(table: Path) -> None:
     rows = list(SCRIPT.rows([table]))
     assert [(row.number, row.kernel, row.kind) for row in rows] == [
-        (1, "fa2", "fwd"),
+        (1, "flash-attn", "fwd"),
         (2, "cutlass", "fwd"),
         (5, "fa2", "decode"),
     ]

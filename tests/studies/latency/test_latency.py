@@ -30,7 +30,7 @@ H100, A100 = load_profile("h100"), load_profile("a100-sxm-80gb")
         ("sglang", {"seq_q": 512}, 10, 0.0),
         ("sglang", {"seq_q": 512, "dtype": "fp8"}, 10, 5.0),
         ("sglang", {"dtype": "fp8"}, 4, 20.0),  # one warpgroup
-        ("vllm", {"seq_q": 512, "dtype": "fp8"}, 10, 7.0),  # two-level accumulation
+        ("vllm", {"seq_q": 512, "dtype": "fp8"}, 10, 6.3),  # two-level accumulation, counted in its code
         ("vllm", {"seq_q": 512, "dtype": "fp8", "head_dim": 256}, 10, 50.0),
         ("vllm", {}, 4, 0.0),
     ],
@@ -68,7 +68,7 @@ def test_flashinfer_divides_tokens_and_shared_memory() -> None:
 def test_a_file_that_is_like_another_has_its_rows_and_its_own_before_them() -> None:
     base, own_entry = entry("fa3"), entry("vllm-fa3")
     added = len(own_entry["tile"]) - len(base["tile"])
-    assert added == 2
+    assert added == 8
     assert own_entry["tile"][added:] == base["tile"]
     takes = [*base["requires"]["takes"], "sinks"]
     assert own_entry["requires"] == {**base["requires"], "passes": ["fwd"], "takes": takes}
