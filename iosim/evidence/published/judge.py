@@ -154,14 +154,18 @@ class Verdict:
 
     @property
     def left_out_line(self) -> str:
-        """How many rows are not compared, and why: the commonest reasons by name."""
+        """How many rows are not in the sums, and why: the commonest reasons by name."""
         reasons = Counter(row.reason for row in self.left_out).most_common()
         named = [f"{count:,}: {reason}" for reason, count in reasons[:NAMED_REASONS]]
         others = sum(count for _, count in reasons[NAMED_REASONS:])
         if others:
             named.append(f"{others:,}: {some(len(reasons) - NAMED_REASONS, 'other reason')}")
+        fitted = sum(row.sample.fitted for row in self.judged)
+        if fitted:
+            named.append(f"{fitted:,}: constants were fitted on them, or on a draw that holds them")
         rows = len(self.judged) + len(self.left_out)
-        return f"{len(self.left_out):,} of {rows:,} rows are left out ({'; '.join(named)})"
+        why = f" ({'; '.join(named)})" if named else ""
+        return f"{len(self.left_out) + fitted:,} of {rows:,} rows are left out{why}"
 
     @property
     def answer(self) -> str:

@@ -376,6 +376,11 @@ def test_rows_that_constants_were_fitted_on_are_left_out_of_the_sums(tmp_path: P
     other = ",".join({**recorded, "latency_ms": "1.234567"}[name] for name in names)
     samples, _ = read(of_text(tmp_path, f"{STACKS}{cells}\n{other}\n"))
     assert [sample.fitted for sample in samples] == [True, False]
+    seen = replace(judge([NAMES["a100_flashinfer_053_times.csv"]]), left_out=())
+    assert "are left out" in seen.left_out_line
+    assert "(" not in seen.left_out_line
+    fitted = [replace(row, sample=replace(row.sample, fitted=True)) for row in seen.judged]
+    assert "constants were fitted on them" in replace(seen, judged=tuple(fitted)).left_out_line
 
 
 @pytest.mark.parametrize(
