@@ -31,6 +31,7 @@ from serving_error import predicted
 from iosim import AttentionProblem, InputError, load_profile
 from iosim.base.files import write_whole
 from iosim.catalog.serving import read_stack
+from iosim.evidence.published.judge import BOOST_S
 from iosim.prediction.replays import Replays
 from iosim.studies.latency.latency import latency_of
 
@@ -95,8 +96,6 @@ REPLAYS = {"sglang": 20, "vllm": 6, "trtllm": 6}
 """What events around so many replays hold beside them, once (collector/helper.py, benchmark_with_power). Fitted
 there."""
 WARM_UPS = 3
-BOOST_S = 60e-3
-"""Of load, after which a board keeps its sustained clock (an H200's: docs/timing.md)."""
 GRACE_GAP_S = 2.2e-6
 """More from call to call in vLLM where the host is a Grace CPU. Fitted on 120 open rows of its Triton kernel on a GB200
 and a GB300; on a B200 and a B300 they need none."""

@@ -143,7 +143,7 @@ PATTERNS = Path(__file__).with_name("scope.toml")
 
 @cache
 def topics() -> list[dict[str, str]]:
-    """What is out of scope: a `title` each, and patterns of the names that ask for it, by kind."""
+    """What is out of scope: a `title` each, patterns of the names that ask for it, by kind, and what to ask `instead`."""
     import tomllib  # a name that is known needs no reason
 
     patterns: list[dict[str, str]] = tomllib.loads(PATTERNS.read_text(encoding="utf-8"))["topic"]
@@ -157,5 +157,6 @@ def out_of_scope(kind: str, name: str) -> str:
         if kind in topic and re.fullmatch(topic[kind], plain):
             title = topic["title"]
             title = title if title[1].isupper() else title[0].lower() + title[1:]
-            return f"out of scope: {title} ({PAGE})"
+            instead = f": {topic['instead']}" if "instead" in topic else ""
+            return f"out of scope: {title} ({PAGE}){instead}"
     return ""

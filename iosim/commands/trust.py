@@ -241,13 +241,9 @@ def _run_published(args: argparse.Namespace) -> int:
     files = shipped() if args.measurements is None else [Path(args.measurements)]
     verdict = judge(files, progress("predicting"), args.ecc)
     if not verdict.judged:
-        reasons = Counter(row.reason for row in verdict.left_out).most_common(1)
-        reason_texts = [
-            f"{n} of {len(verdict.left_out)} rows: {reason}" for reason, n in reasons
-        ] or ["there are no rows"]
-        raise InputError(f"nothing was checked; {reason_texts[0]}")
+        raise InputError(f"nothing was checked; {verdict.left_out_line}")
     rows = (row.to_dict() for row in verdict.judged)
-    below = f"{verdict.table().text()}\n{PUBLISHED}\n"
+    below = f"{verdict.table().text()}\n{verdict.left_out_line}\n{PUBLISHED}\n"
     return common.tell(
         args, verdict.answer, json=verdict.to_dict, rows=lambda: rows, text=lambda _: below
     )

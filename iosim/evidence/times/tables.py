@@ -7,13 +7,9 @@ show that another build of it did, the rule stands here with its reason.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
-from iosim.base.data import data_dir
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, replace
 from iosim.base.words import Method
@@ -21,6 +17,7 @@ from iosim.catalog.algorithms.cuda_sources import CudaOptions
 from iosim.catalog.libraries import Overrides, resolve
 from iosim.catalog.serving import read_stack
 from iosim.evidence.published.tables import read, shipped
+from iosim.evidence.recorded import rows
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import Conditions
 from iosim.kernel.kernel import Kernel
@@ -90,26 +87,6 @@ class Case:
             return
         for launch, seconds in zip(chain_time.launches, self.seconds, strict=True):
             yield Timed(launch.name, launch.total_s, seconds)
-
-
-def place(name: str) -> Path:
-    """A recorded table: one that commands read, or one of a checkout's experiments. Raises InputError where this
-    installation has no experiments."""
-    shipped = data_dir("kernels") / "measurements" / name
-    if shipped.is_file():
-        return shipped
-    of_checkout = data_dir("kernels").parent / "experiments" / "measurements" / name
-    if not of_checkout.is_file():
-        raise InputError(
-            f"{name} is in no wheel: it lies in experiments/measurements of a checkout"
-        )
-    return of_checkout
-
-
-@cache
-def rows(name: str) -> tuple[dict[str, str], ...]:
-    with place(name).open(newline="", encoding="utf-8") as file:
-        return tuple(csv.DictReader(file))
 
 
 SIZES = (

@@ -319,6 +319,22 @@ def test_a_key_of_deepseek_v4_1_is_528_bytes() -> None:
         V32.with_(cache_dtype="mxfp8")
 
 
+def test_a_key_in_fp4_is_refused_with_its_bytes_and_what_to_ask_for() -> None:
+    """512 values of half a byte and a byte of scale for every 16 of them, beside tokens of 528 bytes (FlashMLA
+    @ddedb079, README.md)."""
+    key, token = 512 // 2 + 512 // 16, V4.with_(cache_dtype="mxfp8").latent_row_bytes
+    sectors = [-(-row // 32) for row in (key, token)]
+    assert (key, token, sectors) == (288, 528, [9, 17])
+    for name in ("fp4", "nvfp4", "e2m1"):
+        with pytest.raises(InputError) as refusal:
+            V4.with_(cache_dtype=name)
+        message = str(refusal.value)
+        assert f"keys of {key} bytes (9 sectors)" in message
+        assert f"tokens of {token} (17)" in message
+        assert "ask for mxfp8" in message
+        assert "\n" not in message
+
+
 @pytest.mark.parametrize("method", ["replay", "capacity"])
 def test_neighbouring_windows_are_read_once(method: Any) -> None:
     problem = V4.with_(seq_q=64, seq_k=65536, compress_ratio=128, top_k=None, index_heads=None)

@@ -15,7 +15,7 @@ from timed import flash, launch, problem
 
 from iosim.catalog.algorithms import plan
 from iosim.catalog.libraries import resolve
-from iosim.evidence.times.tables import rows
+from iosim.evidence.recorded import rows
 from iosim.hardware.profile import load_profile
 from iosim.kernel.kernel import Schedule, Scheduler, Tile
 from iosim.kernel.launch import Launch, Outer
