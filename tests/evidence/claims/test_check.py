@@ -390,8 +390,8 @@ def test_what_a_claim_agrees_with(
 def test_the_head_of_a_claim_by_what_was_found() -> None:
     def head_of(agrees: bool | None, matches: tuple[str, ...]) -> str:
         claim = SimpleNamespace(text="9.1 MB")
-        found = SimpleNamespace(claim=claim, agrees=agrees, matches=matches, tolerance=0.02)
-        return head(found)  # type: ignore[arg-type]
+        checked = SimpleNamespace(claim=claim, agrees=agrees, matches=matches, tolerance=0.02)
+        return head(checked)  # type: ignore[arg-type]
 
     assert head_of(True, ()) == "9.1 MB: what is predicted"
     assert head_of(True, ("a count",)) == "9.1 MB within 2 % of"
