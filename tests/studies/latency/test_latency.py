@@ -30,7 +30,12 @@ H100, A100 = load_profile("h100"), load_profile("a100-sxm-80gb")
         ("sglang", {"seq_q": 512}, 10, 0.0),
         ("sglang", {"seq_q": 512, "dtype": "fp8"}, 10, 5.0),
         ("sglang", {"dtype": "fp8"}, 4, 20.0),  # one warpgroup
-        ("vllm", {"seq_q": 512, "dtype": "fp8"}, 10, 6.3),  # two-level accumulation, counted in its code
+        (
+            "vllm",
+            {"seq_q": 512, "dtype": "fp8"},
+            10,
+            6.3,
+        ),  # two-level accumulation, counted in its code
         ("vllm", {"seq_q": 512, "dtype": "fp8", "head_dim": 256}, 10, 50.0),
         ("vllm", {}, 4, 0.0),
     ],
