@@ -25,7 +25,7 @@ def read(facts: tuple[str, ...] = (), **numbers: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("said", "numbers"),
+    ("config", "numbers"),
     [
         (read(), 0),
         # of each of 4 layers a table of as many rows as there are tokens, and a projection
@@ -46,15 +46,15 @@ def read(facts: tuple[str, ...] = (), **numbers: int) -> Any:
         (read(word_embed_proj_dim=64), ROWS * (64 - WIDTH) + 2 * 64 * WIDTH),
     ],
 )
-def test_tables_by_what_is_said_of_them(said: Any, numbers: int) -> None:
+def test_tables_by_what_is_said_of_them(config: Any, numbers: int) -> None:
     entries: Any = [SimpleNamespace(layer=SimpleNamespace(place=place)) for place in (0, 1, 3)]
-    assert _tables(said, WIDTH, ROWS, entries, tied=True) == numbers
+    assert _tables(config, WIDTH, ROWS, entries, tied=True) == numbers
 
 
 def test_a_head_of_other_columns_counts_where_it_is_not_tied() -> None:
     entries: Any = [SimpleNamespace(layer=SimpleNamespace(place=0))]
-    said = read(embedding_size=64, output_embedding_size=96)
+    config = read(embedding_size=64, output_embedding_size=96)
     table = ROWS * (64 - WIDTH) + 64 * WIDTH
     head = ROWS * (96 - WIDTH) + 96 * WIDTH
-    assert _tables(said, WIDTH, ROWS, entries, tied=True) == table
-    assert _tables(said, WIDTH, ROWS, entries, tied=False) == table + head
+    assert _tables(config, WIDTH, ROWS, entries, tied=True) == table
+    assert _tables(config, WIDTH, ROWS, entries, tied=False) == table + head
