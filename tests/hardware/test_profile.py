@@ -413,3 +413,11 @@ def test_what_products_reach(kind: str, known: dict[str, Any], reached: float) -
 def test_what_is_no_name_is_refused_in_a_line(value: Any) -> None:
     with pytest.raises(InputError, match="is no name; accepted: a name, a profile file's path"):
         hardware.load_profile(value)
+
+
+@pytest.mark.parametrize("name", [name for name, q in QUANTITIES.items() if q.form == "int"])
+def test_what_is_counted_in_whole_numbers_has_no_fractions(name: str) -> None:
+    between = QUANTITIES[name].low + 0.5
+    data = load_profile("h100").to_dict() | {name: {"value": between, "source": "by hand"}}
+    with pytest.raises(InputError, match=f"{name}.*whole number"):
+        HardwareProfile.from_dict(data)

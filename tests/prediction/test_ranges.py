@@ -25,7 +25,7 @@ from iosim.prediction import ranges
 from iosim.prediction.call import Call
 from iosim.prediction.confidence import basis, confidence
 from iosim.prediction.face import range_lines
-from iosim.prediction.predictor import Request, predict
+from iosim.prediction.predictor import Request, planned, predict
 from iosim.prediction.ranges import FEW_QUERIES_PRODUCTS, UNTIMED, HbmRange, hbm_range
 from iosim.prediction.replays import Replays, tile_accesses
 from iosim.problem.attention import AttentionProblem
@@ -349,3 +349,24 @@ def test_a_kernel_that_nobody_timed_has_a_wider_range(
     assert times.untimed is untimed
     assert (times.seconds[1] >= (1 + UNTIMED[1]) * p.time_s) is untimed
     assert ("nobody timed" in "".join(range_lines(p))) is untimed
+
+
+@pytest.mark.parametrize(("tokens", "plays_windows"), [(16384, False), (32768, True)])
+def test_what_a_range_plays_again(
+    tokens: int, plays_windows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """32 heads of n / 128 query tiles that each visit n / 64 key tiles of K and of V, 2.1 and 8.4 million accesses:
+    up to 6 million a range plays all of them."""
+    plays = []
+
+    def again(_call: Call, _profile: HardwareProfile, play: Play) -> tuple[int, int]:
+        plays.append(play)
+        return 1 << 31, 1 << 28
+
+    monkeypatch.setattr(ranges, "_again", again)
+    problem = AttentionProblem(heads=32, seq_q=tokens, head_dim=128)
+    call = planned(problem, "fa2", load_profile("a100-40gb"))
+    assert tile_accesses(call.chain) // 1_000_000 == (8 if plays_windows else 2)
+    hbm_range(call, "replay", "cold", (1 << 31, 1 << 28))
+    assert plays
+    assert {play.part for play in plays} == {plays_windows}

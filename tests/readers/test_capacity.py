@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import iosim
 from iosim.base.records import replace
+from iosim.kernel.schedule import Order
+from iosim.readers.capacity import CapacityRule
 
 ROW = 128 * 2
 """Bytes of a row of head_dim 128 in bf16."""
@@ -94,3 +97,35 @@ def test_a_walk_over_whole_heads_reads_its_keys_once() -> None:
     problem = iosim.AttentionProblem(heads=1, seq_q=32768, head_dim=64, dtype="fp16")
     times = read_times(problem, "flash1", "t4")
     assert (times["main K"], times["main V"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("order", "held", "times"),
+    [
+        # beside the 10 bytes that a head moves meanwhile: heads of a sequence use one copy of 100 bytes
+        (Order.QUERY, 110, 1),
+        (Order.QUERY, 109, 2),
+        # and those of all sequences, where these run faster than heads, all four
+        (Order.BATCH, 410, 1),
+        (Order.BATCH, 409, 2),
+        # eight heads use a copy at once
+        (Order.HEAD, 0, 1),
+    ],
+)
+def test_rounds_of_heads_that_share_a_bias(order: Order, held: int, times: float) -> None:
+    """4 copies for 32 heads, of which 8 slots hold 4 at a time with 2 tiles each: a copy's 8 heads take two rounds."""
+    bias: Any = SimpleNamespace(name="bias", batch=4, heads=1, bytes=400)
+    launch: Any = SimpleNamespace(
+        schedule=SimpleNamespace(order=order, section_heads=0),
+        domain=SimpleNamespace(grid_heads=32),
+        accesses=[SimpleNamespace(tensor=name) for name in ("Q", "bias")],
+        work_tiles=64,
+    )
+    rule: Any = SimpleNamespace(
+        value=int,
+        chain=SimpleNamespace(tensors={"bias": bias, "Q": SimpleNamespace(bytes=320)}),
+        shared=held,
+        _bytes=lambda tensor: tensor.bytes,
+        _in_section=lambda _launch, heads: heads,
+    )
+    assert CapacityRule._shared_passes(rule, launch, bias, 8) == times

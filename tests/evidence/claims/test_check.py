@@ -7,6 +7,7 @@ import json
 import math
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import reproduced
@@ -18,6 +19,7 @@ from iosim.base.errors import InputError
 from iosim.base.units import bytes_text
 from iosim.commands.cli import main
 from iosim.evidence.claims import Check, check, parse
+from iosim.evidence.claims.check import head
 from iosim.evidence.claims.readings import Reading
 from iosim.prediction.predictor import predict
 from iosim.problem.attention import AttentionProblem
@@ -383,3 +385,15 @@ def test_what_a_claim_agrees_with(
     matches = [checking.Match(Reading("bytes", "hbm", "read", 1.0), error) for error in errors]
     agreement = checking._agreeing(None, None, matches, allowed, within_error=within_error)
     assert (None if agreement is None else agreement.error) == agrees
+
+
+def test_the_head_of_a_claim_by_what_was_found() -> None:
+    def head_of(agrees: bool | None, matches: tuple[str, ...]) -> str:
+        claim = SimpleNamespace(text="9.1 MB")
+        checked = SimpleNamespace(claim=claim, agrees=agrees, matches=matches, tolerance=0.02)
+        return head(checked)  # type: ignore[arg-type]
+
+    assert head_of(True, ()) == "9.1 MB: what is predicted"
+    assert head_of(True, ("a count",)) == "9.1 MB within 2 % of"
+    assert head_of(None, ("a count",)) == "9.1 MB within 2 % of"
+    assert head_of(None, ()) == "9.1 MB: the nearest count"

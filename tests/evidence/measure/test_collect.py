@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -456,3 +457,11 @@ def test_the_real_errors_of_a_machine_without_a_gpu(
     if not Path("/usr/local/cuda/bin/ncu").exists():
         with pytest.raises(InputError, match="no profiler"):
             ncu.find_ncu()
+
+
+@pytest.mark.parametrize("rows", [[], [{"call": "1"}]])
+def test_a_listing_without_rows_leaves_no_file(rows: list[dict[str, str]]) -> None:
+    saved = []
+    listing: Any = SimpleNamespace(rows=rows, add=rows.extend, save=lambda: saved.append(len(rows)))
+    collect._list_launches({}, {}, listing, [])
+    assert saved == ([1] if rows else [])

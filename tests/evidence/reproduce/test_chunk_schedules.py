@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import reproduced
 
@@ -139,3 +142,31 @@ def test_memory_of_a_training_step() -> None:
     """One token more takes two checkpoints of 4096 fp16 a layer, one layer's working set and the logits."""
     more = runs.training_bytes("LLaMA-7B", 8, 8) - runs.training_bytes("LLaMA-7B", 0, 8)
     assert more == 32 * 2 * 4096 * 2 + 2 * (6 * 11008 + 12 * 4096) + 10 * 32000
+
+
+@pytest.mark.parametrize("scheme", ["Megatron-LM", "Ring Self-Attention"])
+def test_layers_run_their_forward_twice_and_their_backward_once(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """32 layers of a forward of 3 s with 5 s of messages and a backward of 7 with 11."""
+
+    def spread(*_: object, backward: bool) -> SimpleNamespace:
+        compute_s, communication_s = (7.0, 11.0) if backward else (3.0, 5.0)
+        return SimpleNamespace(compute_s=compute_s, communication_s=communication_s)
+
+    monkeypatch.setattr(runs, "spread", spread)
+    took = runs.iterated.__wrapped__(scheme, "LLaMA-7B", 8, 8192, A100.name, shared=False)
+    assert took.attention_s == 32 * (2 * 3 + 7)
+    assert took.communication_s == 32 * (2 * 5 + 11)
+
+
+def test_an_attention_module_is_its_kernel_and_its_projections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """2 operations for each of 4 x 4096^2 weights and 8,192 tokens, at the rate of products, beside half a second."""
+    half = SimpleNamespace(time=SimpleNamespace(total_s=0.5))
+    monkeypatch.setattr(runs, "predict", lambda *_, **__: half)
+    side: Any = SimpleNamespace(gpu=A100)
+    took = runs.attention_module(side, "LLaMA-7B", 8)["computed"]
+    products_s = 2 * 8192 * 4 * 4096**2 / A100.product_flops("fp16")
+    assert took == pytest.approx(1000 * (0.5 + products_s))

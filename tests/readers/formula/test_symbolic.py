@@ -602,3 +602,11 @@ def test_command_prints(name, form, capsys):
 def test_command_refuses(words):
     with pytest.raises(InputError):
         run(*words)
+
+
+def test_a_larger_or_lesser_size_that_is_open_stays():
+    nq, nk = symbol("seq_q"), symbol("seq_k")
+    assert leading(sp.Max(nq, nk)) == sp.Max(nq, nk)
+    assert leading(sp.Min(nq, nk) + sp.floor(nk / 2)) == sp.Min(nq, nk) + nk / 2
+    assert leading(sp.Max(nq, nk), {"seq_q": 3, "seq_k": 4}) == nk
+    assert leading(sp.Min(nq, nk), {"seq_q": 3, "seq_k": 4}) == nq

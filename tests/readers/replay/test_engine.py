@@ -686,3 +686,22 @@ def first_to_end(steps: list[int], slots: int, step_ps: int) -> list[int]:
         heapreplace(running, (end + 1000 + n * step_ps, cta))
         order.append(cta)
     return order
+
+
+def test_times_that_a_node_does_not_hold_are_counted_anew() -> None:
+    """1,024 CTAs take ten of a node's 63 bits and leave 2^53 picoseconds. Tiles that open for a quarter of that end one
+    after the other, the sixth of each CTA after six quarters."""
+    slots, turns, quarter = 1024, 6, 1 << 51
+    tiles = slots * turns
+    sm, zero = np.zeros(tiles, dtype=np.int32), np.zeros(tiles, dtype=np.int32)
+    start, end = np.zeros(tiles, dtype=np.int64), np.zeros(tiles, dtype=np.int64)
+    launch = LoweredLaunch("main", zero, zero, (), (), (), zero.astype(np.uint8), zero, zero)
+    l2 = L2(small(), np.full(1, LINE, dtype=np.int32), np.zeros(1, dtype=np.uint8), 1e9)
+    trace = TraceRecord(
+        ctas=tiles, cta_sm=sm.ctypes.data, cta_start=start.ctypes.data, cta_end=end.ctypes.data
+    )
+    ctas = Ctas(slots=slots, sms=slots, open_s=quarter / 1e12)
+    assert l2.replay(launch, ctas, trace=trace)[0] == turns * quarter
+    ends, tiles_of = np.unique(end, return_counts=True)
+    assert ends.tolist() == [turn * quarter for turn in range(1, turns + 1)]
+    assert tiles_of.tolist() == [slots] * turns

@@ -222,3 +222,10 @@ def test_one_l2_has_a_hit_rate_and_no_level_behind_it() -> None:
     data = p.to_dict()
     assert (data["totals"]["side"], data["fabric_bytes"] > 0) == (None, True)
     assert "lie in it" not in str(p)
+
+
+@pytest.mark.parametrize(("ways", "row"), [(1, 4), (4, 4), (5, 8), (6, 8), (9, 12), (16, 16)])
+def test_sets_at_the_memorys_side_have_room_for_whole_fours(ways: int, row: int) -> None:
+    """The engine compares four tags at a time."""
+    l2 = accessed(several(2, sets=2, side=behind(2, ways)), [(LOAD, 0, 0)])
+    assert l2._side_tags.size == 2 * row

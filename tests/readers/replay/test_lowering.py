@@ -320,3 +320,15 @@ def test_tiles_of_packed_sequences_begin_in_their_own_rows(sequences: int, rows:
     assert [int(np.ravel(shift)[0]) for shift in shifts] == [
         row - 2 * tile for row, tile in zip(rows, tiles, strict=True)
     ]
+
+
+@pytest.mark.parametrize("empty_splits", [False, True])
+def test_tiles_that_see_no_key_still_store_their_rows(empty_splits: bool) -> None:
+    """96 queries of 32 keys, the last of both together: the first 64 rows, four tiles of 16, see none. They store zeros
+    all the same: O's 96 rows of 16 values of two bytes."""
+    problem = AttentionProblem(heads=1, seq_q=96, seq_k=32, head_dim=16, mask="causal", offset=-64)
+    options = options_for("flash", {"empty_splits": empty_splits})
+    chain = plan(problem, replace(flash(), options=options))
+    low = lower(chain, spill_slots=8)
+    assert [int(count) for count in low.launches[0].count] == [0, 0, 0, 0, 1, 2]
+    assert wrong_bytes(chain, low) == []

@@ -10,6 +10,7 @@ from iosim.readers.timing.warps import (
     LATENCIES,
     SmPace,
     ctas_in_turn,
+    missed_latency,
     one_part,
     placed_warps,
     play,
@@ -222,3 +223,20 @@ def test_a_special_functions_latency_has_its_unit_in_it() -> None:
     special = replace(ADD, group="special", unit="xu", cycles=8, sets=0)
     one_warp = placed_warps(32, 1)
     assert cycles([special, waits(0)] * 10, one_warp) == pytest.approx(10 * 19, abs=12)
+
+
+@pytest.mark.parametrize(
+    ("missed", "sectors", "share"),
+    [
+        (0.0, 4, 0.0),
+        (1.0, 1, 1.0),
+        (0.5, 2, 0.75),  # both of two are there in a quarter of the requests
+        (0.5, 0.25, 0.5),  # less than a sector is one
+        (1.2, 2, 1.0),  # sectors that are asked for twice
+    ],
+)
+def test_a_request_waits_for_the_l2_where_one_of_its_sectors_does(
+    missed: float, sectors: float, share: float
+) -> None:
+    l1 = LATENCIES["l1"]
+    assert missed_latency(missed, sectors, l1 + 200) == pytest.approx(l1 + 200 * share)

@@ -11,6 +11,7 @@ from iosim.studies.training import (
     Setup,
     plan,
 )
+from iosim.studies.training.shares import ROOT, units
 from iosim.studies.training.timeline import play
 
 
@@ -63,3 +64,14 @@ def test_recorded_steps_of_an_h200_to_the_byte() -> None:
         }, (model, setup)
         if "saved" in row:
             assert saved_bytes(graph) == int(row["saved"]), (model, setup)
+
+
+@pytest.mark.parametrize(("stage", "gathers"), [(0, False), (2, False), (3, True)])
+def test_what_is_in_no_layer_is_gathered_for_the_whole_of_a_pass(stage: int, gathers: bool) -> None:
+    """Embeddings and the last norm, with ZeRO's stage 3: once for the forward and the backward, freed at the end."""
+    setup = Setup(seq_len=8, precision="bf16", master_weights=True, data_parallel=4, zero=stage)
+    graph = plan(SMALL, setup)
+    root = units(graph)[ROOT]
+    assert root > 0
+    sizes = [size for name, size in play(graph).requests if name == "gathered"]
+    assert sizes == ([root, -root] if gathers else [])
