@@ -261,7 +261,12 @@ def test_a_published_time_is_inside_its_range() -> None:
             time_range=time_range, time_s=5.0, kernel=SimpleNamespace(algorithm="flash")
         )
         sample = SimpleNamespace(
-            quantity="time", measured=measured, launches_before=0, rounding=rounding
+            quantity="time",
+            measured=measured,
+            launches_before=0,
+            rounding=rounding,
+            stack="",
+            calls=1,
         )
         return _judged(sample, prediction).inside  # type: ignore[arg-type]
 

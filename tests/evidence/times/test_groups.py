@@ -11,6 +11,7 @@ import pytest
 from scripts import load_script
 
 from iosim.commands.cli import main
+from iosim.evidence import recorded
 from iosim.evidence.times import groups, tables
 from iosim.evidence.times.groups import (
     GROUPS,
@@ -145,10 +146,10 @@ def test_gates(sample: list[tuple[Group, tables.Case]]) -> None:
 
 
 def test_a_table_that_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(tables, "data_dir", lambda name: tmp_path / name)
-    tables.rows.cache_clear()
+    monkeypatch.setattr(recorded, "data_dir", lambda name: tmp_path / name)
+    recorded.rows.cache_clear()
     groups_read, missing = groups.collect(8, ["calls"])
-    tables.rows.cache_clear()
+    recorded.rows.cache_clear()
     assert groups_read == []
     assert "no wheel" in missing["calls"]
 
