@@ -194,3 +194,11 @@ def test_the_winning_cells_are_green(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "\x1b[32m" in first
         assert "\x1b" not in head + second
     assert ranked_table.winning("absent", [1]) == ranked_table
+
+
+def test_numbers_that_are_pivoted_stand_in_their_order() -> None:
+    columns = (Column("gpu", "GPU"), Column("n", "N", "count"), Column("value", "value", "count"))
+    rows = (("l4", 64, 1), ("l4", 8, 2), ("t4", 16, 3), ("t4", 8, 4))
+    pivoted = Table(columns, rows).pivoted(("gpu",), "n", ("value",))
+    assert [column.title for column in pivoted.columns] == ["GPU", "N = 8", "N = 16", "N = 64"]
+    assert pivoted.cells() == [["l4", "2", "-", "1"], ["t4", "4", "3", "-"]]

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+import iosim
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.studies.decode.decode import ModelShape, decode_point
@@ -106,3 +107,13 @@ def test_the_longest_context_is_one_that_can_be_asked_for(
     """Caches that hardly grow fit at any length; 2^24 tokens are the most that a problem has."""
     assert main(["decode", "--model", model, "--gpu", "h200", "--context", "1k"]) == 0
     assert "out of range" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("model", "contexts"), [("gpt2", [1024]), ("llama-3-8b", [1024, 2048, 4096, 8192])]
+)
+def test_contexts_that_nobody_asked_for_end_with_the_models_positions(
+    model: str, contexts: list[int]
+) -> None:
+    points = iosim.decode(model=model, gpu="h100").points
+    assert [point.prediction.problem.seq_k for point in points] == contexts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iosim.studies.program.operators import ROW_THREADS, View, streaming
+from iosim.studies.program.operators import ROW_THREADS, Scratch, View, _strided_bytes, streaming
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,14 @@ def test_ctas_of_a_pass(rows: int | None, ctas: int) -> None:
     assert launch.domain.rows == ctas
     assert launch.resources.threads == (128 if rows is None else ROW_THREADS)
     assert launch.values_per_thread == 8  # 16 bytes of a thread's access, in halves
+
+
+def test_bytes_beside_the_elements_of_a_transposed_tensor() -> None:
+    """64 x 64 halves, of which a CTA writes 8 rows and reads 8 columns: half of each sector of 16 halves, so that all
+    are loaded twice. What writes nothing, or memory for itself alone, goes in no order."""
+    plain, turned = (View(0, 0, (64, 64), strides, 2) for strides in ((64, 1), (1, 64)))
+    result = View(1, 0, (64, 64), (64, 1), 2)
+    assert _strided_bytes((turned,), (result,)) == 64 * 64 * 2
+    assert _strided_bytes((plain,), (result,)) == 0
+    assert _strided_bytes((turned,), ()) == 0
+    assert _strided_bytes((turned,), (Scratch(8192),)) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from small_steps import SMALL, recorded, saved_bytes
 
+from iosim.base.errors import InputError
 from iosim.studies.training import (
     Decoder,
     Kind,
@@ -75,3 +76,13 @@ def test_what_is_in_no_layer_is_gathered_for_the_whole_of_a_pass(stage: int, gat
     assert root > 0
     sizes = [size for name, size in play(graph).requests if name == "gathered"]
     assert sizes == ([root, -root] if gathers else [])
+
+
+def test_no_tensor_has_more_than_an_exbibyte() -> None:
+    """Scores of one head and 2^24 tokens are 2^48 numbers, of which 2^9 sequences have 2^57 of 8 bytes."""
+    one_head = Decoder(
+        layers=1, width=64, heads=1, vocabulary=0, mlp_width=0, norm="none", bias=False
+    )
+    assert plan(one_head, Setup(seq_len=1 << 24, batch=1 << 9)).nodes
+    with pytest.raises(InputError, match=f"out of range; accepted: up to {1 << 57}"):
+        plan(one_head, Setup(seq_len=1 << 24, batch=(1 << 9) + 1))
