@@ -11,7 +11,7 @@ import pytest
 from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.commands.cli import main
-from iosim.evidence.published.judge import _judged, _request, judge
+from iosim.evidence.published.judge import RANGE_HOLDS, OfGpu, _judged, _request, judge
 from iosim.evidence.published.tables import _size, half_digit, is_published, read, shipped
 from iosim.evidence.recorded import rows
 from iosim.evidence.validate.rows import default_files
@@ -410,3 +410,11 @@ def test_sizes_of_several_columns() -> None:
     assert _size("batch * new + cached", row) == 136
     assert _size("cached - 1", row) == 127
     assert _size("new + none", row) is None
+
+
+@pytest.mark.parametrize(
+    ("inside", "holds"),
+    [(None, None), (RANGE_HOLDS - 0.01, False), (RANGE_HOLDS, True), (1.0, True)],
+)
+def test_ranges_hold_the_rows_that_they_should(inside: float | None, holds: bool | None) -> None:
+    assert OfGpu("l4", "", {}, {}, inside, 0).as_its_range_says is holds

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from iosim.studies.formulas.study import _given
+from iosim.studies.formulas.study import _given, _problem
+from iosim.studies.requests import FORMULA
 
 VALUES = {
     "batch": 2,
@@ -39,3 +40,19 @@ VALUES = {
 def test_what_was_asked_for_has_a_number(options: dict[str, Any], tile: bool, names: str) -> None:
     numbers = _given(options, SimpleNamespace(values=VALUES), tile)  # type: ignore[arg-type]
     assert numbers == {name: VALUES[name] for name in names.split()}
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "kv_heads", "widths"),
+    [
+        ("flash", 32, 32, (128, 128)),
+        ("mla", 128, 1, (512 + 64, 512)),  # DeepSeek-V3's latent and its rotary part
+    ],
+)
+def test_sizes_that_stand_for_those_of_nobody(
+    name: str, heads: int, kv_heads: int, widths: tuple[int, int]
+) -> None:
+    nothing = {field: about.default for field, about in FORMULA.items()}
+    problem = _problem({"name": name} | nothing)
+    assert (problem.heads, problem.kv_heads) == (heads, kv_heads)
+    assert (problem.head_dim, problem.head_dim_v) == widths

@@ -21,8 +21,10 @@ from iosim import sweep
 from iosim.base.errors import InputError
 from iosim.commands.cli import main
 from iosim.prediction.predictor import predict
+from iosim.studies.requests import SweepRequest
 from iosim.studies.sweep.cases import problem_of, settings_of
-from iosim.studies.sweep.run import journal_of
+from iosim.studies.sweep.rows import Done
+from iosim.studies.sweep.run import Where, asked_cases, checked, into_file, journal_of, opened
 
 pytestmark = pytest.mark.usefixtures("replays_once")
 
@@ -222,3 +224,15 @@ def test_bad_input_is_one_line(
 def test_the_package_offers_it() -> None:
     frame = iosim.sweep(kernel="flash", seq_len=np.array([64, 128]), method="bounds")
     assert list(frame.seq_q) == [64, 128]
+
+
+def test_what_another_sweep_has_begun_is_kept_unless_it_is_to_go(tmp_path: Path) -> None:
+    target = tmp_path / "rows.csv"
+    with contextlib.suppress(KeyboardInterrupt), opened(target, "another") as journal:
+        journal.append(Done(0, 1, "row", 0, 0))
+        raise KeyboardInterrupt
+    cases = asked_cases(SweepRequest(values={"seq_len": [64, 128]}, method="bounds"))
+    how = checked(cases, "bounds", "cold")
+    with pytest.raises(InputError, match="holds rows of another sweep"):
+        into_file(cases, how, Where(), target)
+    assert into_file(cases, how, Where(), target, fresh=True).rows == 4  # of naive and the default
