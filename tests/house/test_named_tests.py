@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scripts import ROOT
 
-LEAST = 226
+LEAST = 237
 """Modules whose test bears their name and lies where they do; 200 is the goal."""
 
 

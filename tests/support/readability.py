@@ -144,12 +144,17 @@ def package_figures() -> Figures:
 
 
 @cache
+MADE = ("build", "dist", "site")
+"""Folders that building a wheel or the site leaves."""
+
+
 def beside_figures() -> Figures:
     """The figures of all Python beside the package: tests, experiments, benchmarks, examples and scripts."""
     return total(
         path
         for folder in ROOT.iterdir()
-        if folder.is_dir() and folder != PACKAGE and not folder.name.startswith(".")
+        if folder.is_dir() and folder != PACKAGE and folder.name not in MADE
+        if not folder.name.startswith(".")
         for path in folder.rglob("*.py")
     )
 
