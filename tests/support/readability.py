@@ -143,11 +143,11 @@ def package_figures() -> Figures:
     return total(PACKAGE.rglob("*.py"))
 
 
-@cache
 MADE = ("build", "dist", "site")
 """Folders that building a wheel or the site leaves."""
 
 
+@cache
 def beside_figures() -> Figures:
     """The figures of all Python beside the package: tests, experiments, benchmarks, examples and scripts."""
     return total(
