@@ -133,5 +133,5 @@ def test_the_command_that_takes_these_tables_names_the_same_kernels(times: Modul
         for pair in form["kernels"].items()
     ]
     for (framework, kernel), (_, name, _) in times.KERNELS.items():
-        found = [of for pattern, of in patterns if re.search(pattern, f"{framework} {kernel}")]
-        assert found[:1] == [name], (framework, kernel)
+        matching = [of for pattern, of in patterns if re.search(pattern, f"{framework} {kernel}")]
+        assert matching[:1] == [name], (framework, kernel)

@@ -145,15 +145,19 @@ def test_a_launch_is_played_by_the_turns_of_its_code(
 ) -> None:
     cases = load_script("tests/golden/code_cases.py")
     file, grid, block, arguments = cases.LAUNCHES[entry]
-    made: list[Ctas] = []
+    launches_played: list[Ctas] = []
     ctas_of = replays.ctas_of
-    monkeypatch.setattr(replays, "ctas_of", lambda *args: made.append(ctas_of(*args)) or made[-1])
+    monkeypatch.setattr(
+        replays,
+        "ctas_of",
+        lambda *args: launches_played.append(ctas_of(*args)) or launches_played[-1],
+    )
     code = str(cases.FOLDER / f"{file}.sass")
     p = iosim.predict_code(code, grid, arguments.split(), "h100", entry=entry, block=block)
     p.call.replay()
     pace = p.call.paces[0]
     assert (pace.turns, pace.waits) == (turns, waits)
-    assert (made[-1].parts, made[-1].waits) == (parts, waits)
+    assert (launches_played[-1].parts, launches_played[-1].waits) == (parts, waits)
 
 
 def test_the_parts_of_a_turn_vary_by_chance_together() -> None:
