@@ -50,18 +50,18 @@ def parted(at: Floats, place: Ints, every: int) -> dict[str, Any]:
             first = (begin[others] < begin[cta]) | ((begin[others] == begin[cta]) & (others < cta))
             beside[cta], older[cta] = runs.sum(0), (runs & first[:, None]).sum(0)
     # Only while an SM holds as many CTAs as it mostly does.
-    most = int(np.bincount(beside.ravel()).argmax())
-    usual = np.where(beside == most, took, np.nan)
-    mean = np.nanmean(usual)
-    by_age = np.array([np.nanmean(usual[older == age]) for age in range(most + 1)]) / mean
-    of_sm = np.array([np.nanmean(usual[place == sm]) for sm in np.unique(place)]) / mean
-    rest = usual / mean - of_sm[np.searchsorted(np.unique(place), place)][:, None]
-    rest -= by_age[np.minimum(older, most)] - 1
+    resident = int(np.bincount(beside.ravel()).argmax())
+    steady = np.where(beside == resident, took, np.nan)
+    mean = np.nanmean(steady)
+    by_age = np.array([np.nanmean(steady[older == age]) for age in range(resident + 1)]) / mean
+    of_sm = np.array([np.nanmean(steady[place == sm]) for sm in np.unique(place)]) / mean
+    rest = steady / mean - of_sm[np.searchsorted(np.unique(place), place)][:, None]
+    rest -= by_age[np.minimum(older, resident)] - 1
     of_cta = np.nanmean(rest, axis=1)
     # What the mean of an SM's CTAs varies by chance is no speed of the SM.
     chance = np.nanvar(of_cta) * of_sm.size / len(at)
     return {
-        "ctas_per_sm": most + 1,
+        "ctas_per_sm": resident + 1,
         "block_us": round(mean / 1e3, 4),
         "by_age": " ".join(f"{share:.4f}" for share in by_age),
         "sms": round(float(max(0.0, of_sm.var() - chance)) ** 0.5, 5),

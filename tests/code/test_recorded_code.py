@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -27,3 +28,10 @@ def test_code_is_read_as_recorded(entry: str) -> None:
 
 def test_all_recorded_kernels_are_read_again() -> None:
     assert list(STUDIES.recorded_in_common("code")) == list(CASES.LAUNCHES)
+
+
+def test_recorded_code_names_no_folder_of_the_machine_that_compiled_it() -> None:
+    """Sources stand by their names; the compiler's own headers lie where it was installed."""
+    for ptx in sorted(CASES.FOLDER.glob("*.ptx")):
+        named = re.findall(r'^\s*\.file\s+\d+\s+"([^"]*)"', ptx.read_text(encoding="utf-8"), re.M)
+        assert [name for name in named if "/" in name and "/cuda" not in name] == [], ptx.name

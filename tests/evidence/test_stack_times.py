@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import csv
+import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from scripts import load_script
+from scripts import ROOT, load_script
+
+FORMS = tomllib.loads((ROOT / "iosim/evidence/published/forms.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +122,16 @@ def test_some_of_the_rows_that_nothing_was_fitted_on(times: ModuleType) -> None:
     sizes = sorted(abs(error) for error in errors if not isinstance(error, str))
     assert len(sizes) > 60
     assert sizes[len(sizes) // 2] < 0.095
+
+
+def test_the_command_that_takes_these_tables_names_the_same_kernels(times: ModuleType) -> None:
+    """`iosim validate --measurements` reads AIConfigurator's tables by forms.toml."""
+    patterns = [
+        pair
+        for form in FORMS["form"]
+        if form.get("kernel") == "framework kernel"
+        for pair in form["kernels"].items()
+    ]
+    for (framework, kernel), (_, name, _) in times.KERNELS.items():
+        matching = [of for pattern, of in patterns if re.search(pattern, f"{framework} {kernel}")]
+        assert matching[:1] == [name], (framework, kernel)

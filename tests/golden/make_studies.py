@@ -26,7 +26,7 @@ STUDIES = {
     "catalog": ("catalog_cases", "cases"),
     "counts": ("count_cases", "cases"),
     "timing": ("timing_cases", "cases"),
-    "engine": ("replay_cases", "engine"),
+    "engine": ("engine_cases", "engine"),
     "replay": ("replay_cases", "replays"),
     "training": ("training_cases", "cases"),
     "distributed": ("distributed_cases", "cases"),

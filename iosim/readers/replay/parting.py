@@ -54,7 +54,7 @@ def parting_of(
     if launch.touched is None and launch.work.machine is None:
         rates = rates_of(kernel, problem, ctas, compiled=launch.role is LaunchRole.MAIN)
         return Parting(rates, stated)
-    filled = frames_fill_l2(launch, slots, profile)
+    filled = frames_fill_l2(launch, min(slots, launch.work_tiles), profile)
     share = FRAMES_AGE_SHARE if filled else AGE_SHARE[min(max(ctas, 2), max(AGE_SHARE))]
     rates = sloped(share, ctas) if ctas > 1 else (1.0,)
     return Parting(rates, FRAMES_SM_SPREAD, sms_alike=1) if filled else Parting(rates, stated)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 from iosim.base.records import dataclass, replace
 from iosim.kernel.launch import Launch
@@ -101,7 +100,8 @@ def machine_computing(running: Running, machine: Machine) -> Computing:
     step, tile = cache(played.step), cache(played.tile)
     if not machine.step:
         alone = _tiles_alone(running, tile, lambda turn: played.in_turn(per_sm, turn), clock)
-        return replace(alone, **_loading(machine))
+        turns, waited = _loading(machine)
+        return replace(alone, turns=turns, waited_loads=waited)
     span = makespan(launch, sms, per_sm, lambda ctas: step(ctas).cycles, tile(per_sm).cycles)
     of_all = step(per_sm)
     return Computing(
@@ -120,13 +120,14 @@ def _waits(region: Region) -> bool:
     return "global-load" in groups and not groups & COPIES
 
 
-def _loading(machine: Machine) -> dict[str, Any]:
-    """Of the loop that loads most often: its turns in a work tile, and whether a move waits for its load."""
+def _loading(machine: Machine) -> tuple[float, int]:
+    """Of the loop that loads most often: its turns in a work tile, and for how many loads a move waits; 0 where no loop
+    loads."""
     loops = [r for r in machine.tile if r.repeats and LOADS & {slot.group for slot in r.slots}]
     if not loops:
-        return {}
+        return 0.0, 0
     loop = max(loops, key=lambda region: region.turns)
-    return {"turns": loop.turns, "waited_loads": int(_waits(loop))}
+    return loop.turns, int(_waits(loop))
 
 
 def _late_share(running: Running) -> float:

@@ -12,15 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scripts import ROOT, measurements
+from scripts import ROOT, load_script, measurements
 from traces import LINE, small
 
+import iosim
 from iosim.catalog.libraries import resolve
 from iosim.hardware.profile import load_profile
 from iosim.kernel.launch import SPILL, Launch, Mode, Overhead
-from iosim.kernel.machine import Machine
+from iosim.kernel.machine import Machine, MemoryUse, Region, Slot
 from iosim.prediction.call import Call
 from iosim.problem.attention import AttentionProblem
+from iosim.readers.replay import replay as replays
 from iosim.readers.replay.engine import L2, Ctas
 from iosim.readers.replay.frames import frames_fill_l2
 from iosim.readers.replay.lowering import LoweredLaunch
@@ -33,7 +35,7 @@ from iosim.readers.replay.parting import (
 from iosim.readers.replay.sharing import rates_of, sloped
 
 H200 = load_profile("h200")
-PROBLEM = AttentionProblem(heads=8, seq_q=4096, head_dim=128)
+PROBLEM = AttentionProblem(heads=16, seq_q=4096, head_dim=128)
 SMS, WARP, WORD = 132, 32, 4
 
 
@@ -99,6 +101,65 @@ def test_frames_that_fill_the_l2_set_sms_apart(frame: int, fills: bool) -> None:
     assert (parting.sm_spread, parting.sms_alike) == ((FRAMES_SM_SPREAD, 1) if fills else (0.0, 16))
 
 
+def test_only_ctas_that_there_are_have_frames() -> None:
+    """120 kB a CTA: 264 of them fill half of the written lines, the four of a small grid do not."""
+    problem = AttentionProblem(heads=1, seq_q=512, head_dim=128)
+    launch = launch_with(120_000)
+    small = replace(launch, domain=replace(launch.domain, heads=1, rows=512, seq_k=512))
+    small = replace(small, work=replace(small.work, machine=Machine()))
+    assert small.work_tiles == 4
+    parting = parting_of(problem, resolve("fa2", problem, H200), H200, small, 2 * SMS)
+    assert (parting.rates, parting.sm_spread) == ((1.0, 1.0), 0.0)
+
+
+def load(group: str) -> Slot:
+    return Slot(group, "lsu", 0, 1, 0, None, 0, MemoryUse(4, 1, 0))
+
+
+@pytest.mark.parametrize(
+    ("groups", "waits"),
+    [(("global-load",), 2), (("global-load", "global-copy"), 0), (("bulk-copy",), 0)],
+)
+def test_a_described_kernel_of_code_waits_for_k_and_v_where_nothing_is_copied_ahead(
+    groups: tuple[str, ...], waits: int
+) -> None:
+    call = Call.of(PROBLEM, resolve("flash", PROBLEM, H200), H200)
+    launch = call.chain.launches[0]
+    machine = Machine(step=(Region(tuple(map(load, groups)), repeats=True),))
+    chain = replace(
+        call.chain, launches=(replace(launch, work=replace(launch.work, machine=machine)),)
+    )
+    assert Call.of(PROBLEM, call.kernel, H200, chain).paces[0].waits == waits
+
+
+@pytest.mark.parametrize(
+    ("entry", "turns", "waits", "parts"),
+    [
+        ("column_store", 4, 1, 2),  # a thread copies four elements: a load and a store each
+        ("matrix_product", 4, 1, 6),  # 100 columns in tiles of 32; 23 moves of a CTA
+        ("flash_forward", 3.5, 0, 4),  # causal, 2 to 5 blocks of keys, copied ahead; 15.2 moves
+    ],
+)
+def test_a_launch_is_played_by_the_turns_of_its_code(
+    entry: str, turns: float, waits: int, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cases = load_script("tests/golden/code_cases.py")
+    file, grid, block, arguments = cases.LAUNCHES[entry]
+    launches_played: list[Ctas] = []
+    ctas_of = replays.ctas_of
+    monkeypatch.setattr(
+        replays,
+        "ctas_of",
+        lambda *args: launches_played.append(ctas_of(*args)) or launches_played[-1],
+    )
+    code = str(cases.FOLDER / f"{file}.sass")
+    p = iosim.predict_code(code, grid, arguments.split(), "h100", entry=entry, block=block)
+    p.call.replay()
+    pace = p.call.paces[0]
+    assert (pace.turns, pace.waits) == (turns, waits)
+    assert (launches_played[-1].parts, launches_played[-1].waits) == (parts, waits)
+
+
 def test_the_parts_of_a_turn_vary_by_chance_together() -> None:
     """A turn of four parts, each a quarter as long, takes what a turn of one part takes."""
 
@@ -116,3 +177,24 @@ def test_the_parts_of_a_turn_vary_by_chance_together() -> None:
     whole = ended(16, 4e-6, 1)
     assert ended(64, 1e-6, 4) == pytest.approx(whole, rel=1e-6)
     assert ended(64, 1e-6, 1) != pytest.approx(whole, rel=1e-4)
+
+
+def test_what_marks_of_ctas_say() -> None:
+    """Four SMs, two 1 % slower and two 1 % faster than the mean, hold two CTAs each, of which the older takes 0.98 of the
+    mean for a block: six follow one another in each place, those of the second place half a CTA later."""
+    blocks, every = 8, 2
+    at, place = [], []
+    for sm, slow in enumerate((0.99, 1.01, 0.99, 1.01)):
+        for cta in range(6):
+            for second in (0, 1):
+                begin = (cta + second / 2) * blocks * every * 100.0
+                # the one that began before runs as the older for the second half of each other's time
+                took = np.where(np.arange(blocks) < blocks // 2, 1.02, 0.98) * slow * 100.0 * every
+                marks = begin + np.concatenate(([0.0], np.cumsum(took)))
+                at.append([begin, *marks, marks[-1]])
+                place.append(sm)
+    row = load_script("experiments/walks.py").parted(np.array(at), np.array(place), every)
+    assert row["ctas_per_sm"] == 2
+    assert [float(x) for x in row["by_age"].split()] == pytest.approx([0.98, 1.02], abs=0.004)
+    assert row["sms"] == pytest.approx(0.01, abs=0.002)
+    assert row["block_us"] == pytest.approx(0.1, rel=0.01)
