@@ -5,8 +5,7 @@ always true, the larger of two equal numbers. Modules of the package are importe
 such value, what the change would make of it, until the two differ once. Constants, swapped branches and dropped calls
 alter a value wherever they run, and are left to the map of executed lines.
 
-`start()` in a process, before it imports the package; each process writes what it found to a file of the folder that
-IOSIM_ALTERED names, and children that inherit it do so, too.
+Each process of the run writes what it found to a file of the folder that IOSIM_ALTERED names.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ import atexit
 import hashlib
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import json
 import marshal
 import operator
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from multiprocessing import util
 from pathlib import Path
@@ -119,10 +119,20 @@ class Watch:
         self.altered.add(if_true if truth else if_false)
         return value
 
-    def operand(self, before: int, after: int, is_and: bool, value: Any) -> Any:
-        """An operand of `and` or `or`, evaluated after that of the change `before`: it decides, so they differ."""
-        if bool(value) is not is_and and before >= 0:
+    def operand(
+        self, before: int | None, after: int | None, is_and: bool, is_test: bool, value: Any
+    ) -> Any:
+        """An operand of `and` or `or` between two of their words, with the number of the change of each.
+
+        The word before it matters where this operand decides; the one after it where this operand is the result, which
+        then gives way to the next: what that is, is not known, but a truth value is as likely the same.
+        """
+        if bool(value) is is_and:
+            return value
+        if before is not None:
             self.altered.add(before)
+        if after is not None and not is_test and not isinstance(value, bool):
+            self.altered.add(after)
         return value
 
     def call(self, number: int, name: str, instead: str) -> Callable[..., Any]:
@@ -149,12 +159,29 @@ class Watch:
 WATCH = Watch()
 
 
+def tested(node: ast.AST) -> list[ast.expr]:
+    """Expressions in a node of which only the truth matters."""
+    if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
+        found = [node.test]
+    elif isinstance(node, ast.comprehension):
+        found = list(node.ifs)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        found = [node.operand]
+    else:
+        return []
+    for expression in found:  # grows
+        if isinstance(expression, ast.BoolOp):
+            found += expression.values
+    return found
+
+
 class Form(ast.NodeTransformer):
     """Makes the watching form of a module."""
 
-    def __init__(self, file: str, source: str) -> None:
+    def __init__(self, file: str, source: str, tree: ast.Module) -> None:
         self.file, self.places, self.edits = file, Finder(source), set(python_edits(source))
         self.table: list[Edit] = []
+        self.tests = {id(x) for node in ast.walk(tree) for x in tested(node)}
 
     def edit(self, start: int, end: int, text: str) -> int | None:
         if (start, end, text) not in self.edits:  # left out: a message, a sentence
@@ -240,17 +267,25 @@ class Form(ast.NodeTransformer):
         return node
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
-        is_and = isinstance(node.op, ast.And)
+        is_and, is_test = isinstance(node.op, ast.And), id(node) in self.tests
         word, other = ("and", "or") if is_and else ("or", "and")
         numbers = [
             self.word(left, right, word, other)
             for left, right in zip(node.values, node.values[1:], strict=False)
         ]
         values = [self.visit(value) for value in node.values]
-        for n, number in enumerate(numbers, 1):
-            if number is not None:
-                values[n] = self.call("operand", values[n], self.n(number), -1, is_and, values[n])
-        node.values = values
+        around = [None, *numbers, None]
+        node.values = [
+            self.call(
+                "operand",
+                value,
+                *(ast.Constant(None) if x is None else self.n(x) for x in around[n : n + 2]),
+                is_and,
+                is_test,
+                value,
+            )
+            for n, value in enumerate(values)
+        ]
         return node
 
     def visit_If(self, node: ast.If) -> ast.stmt:
@@ -312,8 +347,9 @@ def made(file: str, path: Path) -> tuple[CodeType, list[Edit]]:
     )
     if kept.exists():
         return marshal.loads(kept.read_bytes())  # type: ignore[no-any-return]
-    form = Form(file, source)
-    tree = form.visit(ast.parse(source))
+    tree = ast.parse(source)
+    form = Form(file, source, tree)
+    tree = form.visit(tree)
     code = compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
     kept.parent.mkdir(parents=True, exist_ok=True)
     unfinished = kept.with_suffix(f".{os.getpid()}")
@@ -354,8 +390,40 @@ def write() -> None:
 
 
 def start() -> None:
-    if os.environ.get(FOLDER) and not any(isinstance(x, Importer) for x in sys.meta_path):
-        sys.meta_path.insert(0, Importer())
-        atexit.register(write)
-        util.Finalize(None, write, exitpriority=0)
-        os.register_at_fork(after_in_child=lambda: util.Finalize(None, write, exitpriority=0))
+    """Has the package imported in its watching form from now on."""
+    sys.meta_path.insert(0, Importer())
+    atexit.register(write)
+    util.Finalize(None, write, exitpriority=0)
+    os.register_at_fork(after_in_child=lambda: util.Finalize(None, write, exitpriority=0))
+
+
+STARTER = f"""import sys
+sys.path.append({str(Path(__file__).parent)!r})
+import altered
+altered.start()
+sys.path.remove({str(Path(__file__).parent)!r})
+"""
+"""What each interpreter runs first, as its `sitecustomize`."""
+
+
+def altered_in(words: Sequence[str]) -> set[Edit]:
+    """Runs pytest with these words and returns the changes that alter a value in it."""
+    with tempfile.TemporaryDirectory(prefix="iosim-altered-") as folder:
+        Path(folder, "sitecustomize.py").write_text(STARTER, encoding="utf-8")
+        paths = [folder, str(ROOT), os.environ.get("PYTHONPATH", "")]
+        here = os.environ | {FOLDER: folder, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        subprocess.run([sys.executable, "-m", "pytest", *words], env=here, cwd=ROOT, check=False)
+        return {
+            (file, start, end, text)
+            for found in Path(folder).glob("*.json")
+            for file, start, end, text in json.loads(found.read_text(encoding="utf-8"))
+        }
+
+
+def watched(file: str) -> set[Edit]:
+    """The changes of a file that are watched."""
+    source = (ROOT / file).read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    form = Form(file, source, tree)
+    form.visit(tree)
+    return set(form.table)
