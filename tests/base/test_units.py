@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 
 import pytest
@@ -9,7 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iosim.base.errors import InputError
-from iosim.base.units import count_text, list_text, size, sizes
+from iosim.base.units import (
+    bytes_text,
+    count_text,
+    digits_text,
+    joules_text,
+    list_text,
+    number_text,
+    operations_text,
+    seconds_text,
+    size,
+    sizes,
+)
 from iosim.evidence.claims.readings import parse
 
 LENGTHS = [
@@ -132,3 +144,34 @@ def test_a_comma_in_an_amount_sets_thousands_apart_or_is_refused() -> None:
     for text, meant in (("4,3GB", "4.3GB"), ("1,25 ms", "1.25 ms")):
         with pytest.raises(InputError, match=f"write {meant}"):
             parse("hbm" if "GB" in text else "time", text)
+
+
+@pytest.mark.parametrize(
+    ("text_of", "amount", "wanted"),
+    [
+        # Three digits of 999.96 us are a millisecond; more seconds than a thousand are written out.
+        (seconds_text, 9.9996e-4, "1 ms"),
+        (seconds_text, 9.99e-4, "999 us"),
+        (seconds_text, 0.99996, "1 s"),
+        (seconds_text, 1234.5, "1,234 s"),
+        (joules_text, 9.9996e-4, "1 mJ"),
+        (joules_text, 2345.6, "2,346 J"),
+        (number_text, 9999.96, "10,000"),
+        (digits_text, 999.96, "1,000"),
+        (digits_text, 0.0123, "0.0123"),
+        (operations_text, 17.2e9, "17.2 GFLOP"),
+        (operations_text, 49e6, "49.0 MFLOP"),
+        (operations_text, 30, "30 FLOP"),
+    ],
+)
+def test_a_number_is_written_in_a_unit_that_shows_it(
+    text_of: Callable[[float], str], amount: float, wanted: str
+) -> None:
+    assert text_of(amount) == wanted
+
+
+@given(st.floats(1e-12, 1e15))
+def test_no_amount_has_an_exponent_of_thousands(x: float) -> None:
+    for text in (bytes_text, seconds_text, joules_text, number_text, digits_text, operations_text):
+        assert "e+" not in text(x)
+    assert operations_text(max(1, x)) != "0 FLOP"
