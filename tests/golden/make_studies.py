@@ -38,6 +38,7 @@ STUDIES = {
     "forms": ("form_cases", "cases"),
     "code": ("code_cases", "cases"),
     "tables": ("table_cases", "cases"),
+    "models": ("model_cases", "cases"),
 }
 """The module beside this one that makes a study's cases, and its function."""
 OF_KERNELS = ("catalog", "counts", "timing", "replay", "launches", "tables")
