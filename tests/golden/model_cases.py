@@ -876,8 +876,8 @@ def read_as(source: str | Config) -> dict[str, Any]:
 
 def cases() -> Iterator[tuple[str, Any]]:
     for name, (base, changes) in LISTS.items():
-        usual = read_as(base)
-        yield name, usual
+        base_fields = read_as(base)
+        yield name, base_fields
         seen = set[str]()
         for keys in changes:
             text = json.dumps(keys)
@@ -889,11 +889,11 @@ def cases() -> Iterator[tuple[str, Any]]:
             read = read_as(changed(base, keys))
             yield (
                 f"{name}: {text}",
-                {field: value for field, value in read.items() if usual.get(field) != value},
+                {field: value for field, value in read.items() if base_fields.get(field) != value},
             )
-    for n, (files, asked) in enumerate(FILES):
+    for n, (files, source) in enumerate(FILES):
         with TemporaryDirectory() as folder, chdir(folder):
             for name, content in files.items():
                 Path(name).parent.mkdir(exist_ok=True)
                 Path(name).write_text(json.dumps(content), encoding="utf-8")
-            yield f"file {n}, of {', '.join(files)}: {asked}", read_as(asked)
+            yield f"file {n}, of {', '.join(files)}: {source}", read_as(source)
