@@ -41,6 +41,7 @@ STUDIES = {
     "tables": ("table_cases", "cases"),
     "models": ("model_cases", "cases"),
     "programs": ("torch_cases", "cases"),
+    "validated": ("validate_cases", "cases"),
 }
 """The module beside this one that makes a study's cases, and its function."""
 OF_KERNELS = ("catalog", "counts", "timing", "replay", "launches", "tables")
