@@ -42,6 +42,7 @@ STUDIES = {
     "models": ("model_cases", "cases"),
     "programs": ("torch_cases", "cases"),
     "validated": ("validate_cases", "cases"),
+    "measured": ("measure_cases", "cases"),
 }
 """The module beside this one that makes a study's cases, and its function."""
 OF_KERNELS = ("catalog", "counts", "timing", "replay", "launches", "tables")
