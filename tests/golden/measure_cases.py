@@ -28,7 +28,12 @@ CHOICES: Sequence[dict[str, Any]] = (
     *({"head_dim": (d,), "splits": 4} for d in (64, 128)),
     {"causal": True},
     {"causal": True, "heavy_first": False},
-    {"causal": True, "section_heads": 4, "order": ("query", "head"), "direction": ("descending", "ascending")},
+    {
+        "causal": True,
+        "section_heads": 4,
+        "order": ("query", "head"),
+        "direction": ("descending", "ascending"),
+    },
     {"window": 100},
     {"window": 100, "causal": True},
     {"window": 100, "kernel": ("flash_bwd",)},
@@ -54,7 +59,7 @@ CHOICES: Sequence[dict[str, Any]] = (
     {"kernel": ("minimal",), "dtype": "fp32"},
     {"kernel": ("strange",)},
     {"seq_q": (64, 128), "heads": (4, 8), "kv_heads": 4, "batch": 3, "seq_k": 500},
-)  # fmt: skip
+)
 BACKWARD_SIDES = ((128, 128), (64, 128), (256, 128), (128, 256))
 
 
@@ -120,12 +125,22 @@ VALUES: Sequence[Any] = (None, 0, -1, True, "x", 1, 0.5, float("nan"), 1e20, 1e1
 CHANGES: Sequence[dict[str, Any]] = (
     {},
     STRANGE,
-    *({name: value} for name in ("sms", "clock_hz", "hbm_latency_s", "exp_per_s") for value in VALUES),
+    *(
+        {name: value}
+        for name in ("sms", "clock_hz", "hbm_latency_s", "exp_per_s")
+        for value in VALUES
+    ),
     *({"compute_capability": text} for text in ("", "9", "9.0a", "10.0", "123.0", 9.0, None)),
     *(STRANGE | {"compute_capability": text} for text in ("7.5", "8.0", "8.9", "9.0", "12.0", "")),
     *({"gpu": text} for text in (None, 3, "NVIDIA H100 80GB HBM3", "a\nb")),
-    *(STRANGE | {name: None} for name in ("sms", "memory_bytes", "memory_clock_hz", "memory_bus_bits", "clock_hz")),
-    *(STRANGE | {"compute_capability": "8.0", name: None} for name in ("tensor_fp16_mma_flop_per_s", "clock_hz")),
+    *(
+        STRANGE | {name: None}
+        for name in ("sms", "memory_bytes", "memory_clock_hz", "memory_bus_bits", "clock_hz")
+    ),
+    *(
+        STRANGE | {"compute_capability": "8.0", name: None}
+        for name in ("tensor_fp16_mma_flop_per_s", "clock_hz")
+    ),
     STRANGE | {"hbm_read_bandwidth_bytes_per_s": 9e12},
     STRANGE | {"hbm_read_bandwidth_bytes_per_s": None},
     *(
@@ -136,14 +151,28 @@ CHANGES: Sequence[dict[str, Any]] = (
             {"private": None},
             {"private": []},
             {"private": [[1, 1e12]]},
-            {"private": [[0.5, 1e12], [1e6, 2e12], (1e7, 3e12), [1e7], [1e8, 0], [-1, 5], "ab", [1e6, 4e12]]},
+            {
+                "private": [
+                    [0.5, 1e12],
+                    [1e6, 2e12],
+                    (1e7, 3e12),
+                    [1e7],
+                    [1e8, 0],
+                    [-1, 5],
+                    "ab",
+                    [1e6, 4e12],
+                ]
+            },
         )
     ),
-    *({"counters": counters} for counters in (None, {}, {"rows": 3}, {"rows": []}, {"rows": [3, {}]})),
+    *(
+        {"counters": counters}
+        for counters in (None, {}, {"rows": 3}, {"rows": []}, {"rows": [3, {}]})
+    ),
     {"l2_bytes": None},
     {"hbm_latency_s": 1e-9},
     {"l2_latency_s": 9e-7},
-)  # fmt: skip
+)
 LIMITS = [
     (name, value)
     for name, limit in MOST.items()
@@ -152,12 +181,15 @@ LIMITS = [
 READS = SCAN["passes"] * SCAN["footprint_bytes"]
 ROWS: Mapping[str, Sequence[Any]] = {
     "scan": [SCAN | {name: value} for name, value in LIMITS]
-    + [SCAN | {"hbm_read": value} for value in (None, "x", -1, 0, MOST_READ * READS + OTHERS, MOST_READ * READS + OTHERS + 1)]
+    + [
+        SCAN | {"hbm_read": value}
+        for value in (None, "x", -1, 0, MOST_READ * READS + OTHERS, MOST_READ * READS + OTHERS + 1)
+    ]
     + [SCAN | {"passes": value} for value in (1, 2, 3)]
     + [SCAN | {"hbm_write": value} for value in (None, "x", True, 1e20, -1e20, 9e19)]
     + [SCAN | {"pattern": value} for value in (None, 3, "other")],
     "fill": [FILL | {"passes": 1}, FILL | {"hbm_read": None}],
-}  # fmt: skip
+}
 WRITTEN_WITH = {"gpu", "compute_capability", "hbm_latency_s", "l2_latency_s"}
 """Changed numbers that change more of a profile's text than their own line."""
 FILLS: Sequence[tuple[dict[str, Any], ...]] = (

@@ -269,9 +269,16 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
             {"dtype": "float16"},
             {"dtype": "float16", "torch_dtype": "float32"},
             *({"tie_word_embeddings": value} for value in (True, False, None, 0, 1, "no")),
-            *({"num_key_value_heads": n, "num_attention_heads": h} for n in (3, 8, 16) for h in (8, 16)),
+            *(
+                {"num_key_value_heads": n, "num_attention_heads": h}
+                for n in (3, 8, 16)
+                for h in (8, 16)
+            ),
             {"hidden_size": 100, "num_attention_heads": 8},
-            *({"sliding_window": 16, "max_position_embeddings": n} for n in (15, 16, 17, None, "16")),
+            *(
+                {"sliding_window": 16, "max_position_embeddings": n}
+                for n in (15, 16, 17, None, "16")
+            ),
             *({"use_sliding_window": flag, "sliding_window": 16} for flag in (True, False, "x")),
             {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 2},
             {"use_sliding_window": True, "max_window_layers": 2},
@@ -300,12 +307,22 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
             {"layer_types": ["mamba", "full_attention"] * 3, "hidden_size": 104, "mamba_expand": 2},
             {"layer_types": ["window_attention", "block_sparse_attention"] * 3},
             {"layer_types": ["block_sparse_attention"] * 6, "index_block_size": 64},
-            {"per_layer_config": {"1": {"num_key_value_heads": 2}, "6": {"head_dim": 8}, "x": {}, "2": 3}},
+            {
+                "per_layer_config": {
+                    "1": {"num_key_value_heads": 2},
+                    "6": {"head_dim": 8},
+                    "x": {},
+                    "2": 3,
+                }
+            },
             {"num_attention_heads_per_layer": [8, 8, 4, 4, 8, 8]},
             {"num_attention_heads_per_layer": [8, 8]},
             *({"is_causal": value} for value in (True, False, None, "x")),
             *({"causal": value} for value in (True, False, 0)),
-            *({"use_bidirectional_attention": value} for value in (True, False, "all", "vision", 3)),
+            *(
+                {"use_bidirectional_attention": value}
+                for value in (True, False, "all", "vision", 3)
+            ),
             {"is_decoder": True, "is_causal": None},
             {"alibi": True},
             {"alibi": "x"},
@@ -314,14 +331,21 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
             {"attn_config": {"alibi": False}},
             *({"add_cross_attention": value} for value in (True, False)),
             *({"multi_query": value} for value in (True, False)),
-            *({"multi_query_attention": value, "num_key_value_heads": n} for value in (True, False) for n in (None, 4)),
+            *(
+                {"multi_query_attention": value, "num_key_value_heads": n}
+                for value in (True, False)
+                for n in (None, 4)
+            ),
             {"use_mla": False, "kv_lora_rank": 0, "q_lora_rank": 0, "v_head_dim": 12},
             {"depths": [2, 2]},
             {"depths": 2},
             {"num_encoder_blocks": 4},
             {"num_encoder_blocks": 0},
             {"num_encoder_blocks": [4]},
-            *({"architectures": value} for value in ("LlamaForCausalLM", ["LlamaForCausalLM"], [], [3], None)),
+            *(
+                {"architectures": value}
+                for value in ("LlamaForCausalLM", ["LlamaForCausalLM"], [], [3], None)
+            ),
             *(
                 {"architectures": [name]}
                 for name in (
@@ -384,16 +408,19 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
         SPARSE,
         [
             *pattern_changes("feed"),
-            *(
-                {SIZES[size][0]: value}
-                for size in (*OF_EXPERTS, "inner")
-                for value in SIZE_VALUES
-            ),
+            *({SIZES[size][0]: value} for size in (*OF_EXPERTS, "inner") for value in SIZE_VALUES),
             *({"num_experts_per_tok": value} for value in (8, 9)),
             *({"quantization_config": value} for value in QUANTISED),
             *({"expert_dtype": "fp4", "quantization_config": value} for value in QUANTISED[-3:]),
-            {"expert_dtype": "fp4", "quantization_config": {"quant_algo": "x", "moe_quant_algo": "FP8"}},
-            *({key: value} for key in ("is_moe", "enable_moe_block", "use_moe") for value in (True, False, None)),
+            {
+                "expert_dtype": "fp4",
+                "quantization_config": {"quant_algo": "x", "moe_quant_algo": "FP8"},
+            },
+            *(
+                {key: value}
+                for key in ("is_moe", "enable_moe_block", "use_moe")
+                for value in (True, False, None)
+            ),
             {"n_routed_experts": [8, 4], "moe_intermediate_size": [40, 20]},
             {"n_routed_experts": [7, 4], "moe_intermediate_size": [40, 25]},
             {"n_routed_experts": [8] * 6, "moe_intermediate_size": [40] * 6},
@@ -438,12 +465,23 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
             *({"intermediate_size": ABSENT, "multiple_of": n} for n in (0, 1, 64, 256)),
             {"intermediate_size": ABSENT, "multiple_of": 16, "ffn_dim_multiplier": 1.3},
             {"intermediate_size": ABSENT, "multiple_of": 64, "ffn_dim_multiplier": 0},
-            *({"intermediate_size": ABSENT, "mlp_ratio": r} for r in (2.51, 0, 1000, 1001, True, "2", -1)),
+            *(
+                {"intermediate_size": ABSENT, "mlp_ratio": r}
+                for r in (2.51, 0, 1000, 1001, True, "2", -1)
+            ),
             {"intermediate_size": ABSENT, "expansion_ratio": 3.506},
             {"intermediate_size": ABSENT, "ffn_multipliers": [0.5, 1.0, 2.15, 4, 1000, 1001]},
-            {"intermediate_size": ABSENT, "ffn_multipliers": [0.5, 1, 2, 4, 1000], "ffn_dim_divisor": 16},
+            {
+                "intermediate_size": ABSENT,
+                "ffn_multipliers": [0.5, 1, 2, 4, 1000],
+                "ffn_dim_divisor": 16,
+            },
             {"intermediate_size": ABSENT, "ffn_multipliers": [0, 1, 2, 4, 1, 1], "mlp_ratio": 3},
-            {"intermediate_size": ABSENT, "ffn_multipliers": [1, 1.45, 2.6, 3.1, 4, 0.1], "ffn_dim_divisor": 32},
+            {
+                "intermediate_size": ABSENT,
+                "ffn_multipliers": [1, 1.45, 2.6, 3.1, 4, 0.1],
+                "ffn_dim_divisor": 32,
+            },
             {"intermediate_size": ABSENT, "ffn_multipliers": ["1"] * 6, "mlp_ratio": 3},
             {"intermediate_size": ABSENT, "ffn_multipliers": 2.0, "mlp_ratio": 3},
             {"intermediate_size": ABSENT, "hidden_size": 120, "intermediate_multiple_size": 4},
@@ -461,7 +499,11 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
             {"model_type": "rwkv"},
             {"model_type": "glm4_moe", "hidden_size": 100},
             {"model_type": "longformer", "attention_window": [16] * 6},
-            {"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 1] * 3, "sliding_window": 16},
+            {
+                "model_type": "mimo_v2_flash",
+                "hybrid_layer_pattern": [0, 1] * 3,
+                "sliding_window": 16,
+            },
             {
                 "model_type": "mimo_v2_flash",
                 "hybrid_layer_pattern": [0, 1] * 3,
@@ -484,7 +526,11 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
             {"model_type": "xlnet"},
             {"model_type": "lfm2", "block_auto_adjust_ff_dim": True},
             {"model_type": "lfm2", "block_auto_adjust_ff_dim": True, "block_multiple_of": 16},
-            {"model_type": "lfm2", "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.3},
+            {
+                "model_type": "lfm2",
+                "block_auto_adjust_ff_dim": True,
+                "block_ffn_dim_multiplier": 1.3,
+            },
             {"model_type": "lfm2", "block_auto_adjust_ff_dim": False},
             {"block_auto_adjust_ff_dim": True},
             {"model_type": "qwen"},
@@ -496,7 +542,12 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
             {"model_type": "gpt_bigcode", "multi_query": True},
             {"model_type": "chatglm", "multi_query_attention": False},
             {"model_type": "chatglm", "multi_query_attention": True},
-            {"model_type": "chatglm", "multi_query_attention": True, "multi_query_group_num": 2, "num_key_value_heads": ABSENT},
+            {
+                "model_type": "chatglm",
+                "multi_query_attention": True,
+                "multi_query_group_num": 2,
+                "num_key_value_heads": ABSENT,
+            },
             {"model_type": "bloom"},
             {"model_type": "opt", "word_embed_proj_dim": 32},
             {"model_type": "opt", "word_embed_proj_dim": 128},
@@ -504,27 +555,75 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
             {"model_type": "qwen3_next", **LINEAR_HEADS, "full_attention_interval": 3},
             {"model_type": "bamba", **MAMBA_HEADS, "attn_layer_indices": [2, 5]},
             {"model_type": "bamba", **MAMBA_HEADS, "attn_layer_indices": []},
-            {"model_type": "bamba", **MAMBA_HEADS, "mamba_d_head": "auto", "mamba_expand": 2, "attn_layer_indices": [2]},
-            {"model_type": "bamba", **MAMBA_HEADS, "mamba_d_head": "auto", "mamba_expand": 1.374, "attn_layer_indices": [2]},
-            {"model_type": "bamba", **MAMBA_HEADS, "mamba_d_head": "auto", "mamba_expand": 1.3, "attn_layer_indices": [2]},
+            {
+                "model_type": "bamba",
+                **MAMBA_HEADS,
+                "mamba_d_head": "auto",
+                "mamba_expand": 2,
+                "attn_layer_indices": [2],
+            },
+            {
+                "model_type": "bamba",
+                **MAMBA_HEADS,
+                "mamba_d_head": "auto",
+                "mamba_expand": 1.374,
+                "attn_layer_indices": [2],
+            },
+            {
+                "model_type": "bamba",
+                **MAMBA_HEADS,
+                "mamba_d_head": "auto",
+                "mamba_expand": 1.3,
+                "attn_layer_indices": [2],
+            },
             {"model_type": "falcon_h1", **MAMBA_HEADS},
             {"model_type": "falcon_h1", **MAMBA_HEADS, "hidden_size_per_layer_input": 16},
             {"model_type": "hymba", **MAMBA_HEADS, "global_attn_idx": [0, 5], "sliding_window": 16},
-            {"model_type": "jamba", **MAMBA_HEADS, "attn_layer_period": 3, "attn_layer_offset": 1, "mamba_dt_rank": 7},
+            {
+                "model_type": "jamba",
+                **MAMBA_HEADS,
+                "attn_layer_period": 3,
+                "attn_layer_offset": 1,
+                "mamba_dt_rank": 7,
+            },
             {"model_type": "plamo2", **MAMBA_HEADS, "mamba_step": 2},
-            *({"model_type": "plamo2", **MAMBA_HEADS, "mamba_step": 12, "num_hidden_layers": n} for n in (5, 6, 7)),
             *(
-                {"model_type": "zamba", **MAMBA_HEADS, "attn_layer_period": n, "num_hidden_layers": k}
+                {"model_type": "plamo2", **MAMBA_HEADS, "mamba_step": 12, "num_hidden_layers": n}
+                for n in (5, 6, 7)
+            ),
+            *(
+                {
+                    "model_type": "zamba",
+                    **MAMBA_HEADS,
+                    "attn_layer_period": n,
+                    "num_hidden_layers": k,
+                }
                 for n in (1, 3)
                 for k in (2, 6)
             ),
             {"model_type": "zamba", **MAMBA_HEADS, "attn_layer_period": 0},
             {"model_type": "zamba", **MAMBA_HEADS, "attn_layer_period": 2, "attn_layer_offset": 1},
-            {"model_type": "smollm3", "use_sliding_window": True, "sliding_window": 16, "no_rope_layers": [1, 1, 0] * 2},
-            {"model_type": "smollm3", "use_sliding_window": False, "sliding_window": 16, "no_rope_layers": [1, 1, 0] * 2},
+            {
+                "model_type": "smollm3",
+                "use_sliding_window": True,
+                "sliding_window": 16,
+                "no_rope_layers": [1, 1, 0] * 2,
+            },
+            {
+                "model_type": "smollm3",
+                "use_sliding_window": False,
+                "sliding_window": 16,
+                "no_rope_layers": [1, 1, 0] * 2,
+            },
             {"model_type": "modernbert", "global_attn_every_n_layers": 3, "local_attention": 16},
-            {"model_type": "kimi_linear", "linear_attn_config": {"kda_layers": [1, 2, 4], "num_heads": 4, "head_dim": 16}},
-            {"model_type": "kimi_linear", "linear_attn_config": {"full_attn_layers": [3], "num_heads": 4, "head_dim": 16}},
+            {
+                "model_type": "kimi_linear",
+                "linear_attn_config": {"kda_layers": [1, 2, 4], "num_heads": 4, "head_dim": 16},
+            },
+            {
+                "model_type": "kimi_linear",
+                "linear_attn_config": {"full_attn_layers": [3], "num_heads": 4, "head_dim": 16},
+            },
             {"model_type": "bailing_hybrid", "layer_group_size": 3, "head_dim": 16},
             {"linear_num_heads": 4, "linear_head_dim": 16, "full_attention_interval": 2},
             {"linear_num_heads": 4, "linear_head_dim": None, "full_attention_interval": 2},
@@ -554,7 +653,12 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
             {"n_heads": 8, "n_layers": MAX_LAYERS + 1, "dim": 96, "sliding_window": [16, None]},
             {"n_heads": 8, "n_layers": 3, "dim": 96, "torch_dtype": "float32"},
             {"n_heads": 8, "n_layers": 3},
-            {"experts_per_token": 2, "swiglu_limit": 7.0, "initial_context_length": 4096, "num_experts": 8},
+            {
+                "experts_per_token": 2,
+                "swiglu_limit": 7.0,
+                "initial_context_length": 4096,
+                "num_experts": 8,
+            },
             {"experts_per_token": 2, "swiglu_limit": 7.0},
         ],
     ),
@@ -583,9 +687,18 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
                 "indexer_types": ["full", "shared", "shared"] * 2,
             },
             *(
-                {"index_topk": 64, "index_n_heads": 4, "index_head_dim": 16, "index_topk_freq": n, **offset}
+                {
+                    "index_topk": 64,
+                    "index_n_heads": 4,
+                    "index_head_dim": 16,
+                    "index_topk_freq": n,
+                    **offset,
+                }
                 for n in (1, 2, 3)
-                for offset in ({}, *({"index_skip_topk_offset": skipped} for skipped in (0, 3, "x")))
+                for offset in (
+                    {},
+                    *({"index_skip_topk_offset": skipped} for skipped in (0, 3, "x")),
+                )
             ),
             {
                 "index_topk": 64,
@@ -628,28 +741,34 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
     "of blocks": (
         NAS,
         [
-            *({"block_configs": [block] * 6} for block in (
-                {},
-                {"attention": None, "ffn": None},
-                {"attention": {"no_op": True}, "ffn": {"ffn_mult": 1}},
-                {"attention": {"replace_with_linear": True}, "ffn": {"no_op": True}},
-            )),
-            *({"block_configs": [BLOCK, block] * 3} for block in (
-                {},
-                {"attention": {"no_op": True}},
-                {"attention": {"replace_with_linear": True}},
-                {"attention": {"n_heads_in_group": 0}},
-                {"attention": {"n_heads_in_group": 16}},
-                {"attention": {"n_heads_in_group": True}},
-                {"attention": {"n_heads_in_group": "4"}},
-                {"ffn": {"intermediate_size": 500}},
-                {"ffn": {"intermediate_size": 500, "ffn_mult": 2}},
-                {"ffn": {"ffn_mult": 4.01}},
-                {"ffn": {"ffn_mult": 8.0}},
-                {"ffn": {"replace_with_linear": True}},
-                {"ffn": {"no_op": True}},
-                7,
-            )),
+            *(
+                {"block_configs": [block] * 6}
+                for block in (
+                    {},
+                    {"attention": None, "ffn": None},
+                    {"attention": {"no_op": True}, "ffn": {"ffn_mult": 1}},
+                    {"attention": {"replace_with_linear": True}, "ffn": {"no_op": True}},
+                )
+            ),
+            *(
+                {"block_configs": [BLOCK, block] * 3}
+                for block in (
+                    {},
+                    {"attention": {"no_op": True}},
+                    {"attention": {"replace_with_linear": True}},
+                    {"attention": {"n_heads_in_group": 0}},
+                    {"attention": {"n_heads_in_group": 16}},
+                    {"attention": {"n_heads_in_group": True}},
+                    {"attention": {"n_heads_in_group": "4"}},
+                    {"ffn": {"intermediate_size": 500}},
+                    {"ffn": {"intermediate_size": 500, "ffn_mult": 2}},
+                    {"ffn": {"ffn_mult": 4.01}},
+                    {"ffn": {"ffn_mult": 8.0}},
+                    {"ffn": {"replace_with_linear": True}},
+                    {"ffn": {"no_op": True}},
+                    7,
+                )
+            ),
             {"block_configs": [BLOCK] * 4},
             {"block_configs": [BLOCK] * 4, "num_hidden_layers": ABSENT},
             {"block_configs": [], "num_hidden_layers": 3},
@@ -758,7 +877,7 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
             {"model_type": "stranger", "patch_size": ABSENT, "image_size": ABSENT},
         ],
     ),
-}  # fmt: skip
+}
 """Name of a list -> the base, and the keys that its cases change."""
 
 PACKING = {"quantization": {"quant_algo": "FP8"}}

@@ -229,11 +229,19 @@ PROGRAMS: Mapping[str, Callable[[], Any]] = {
     "batches added up": lambda: torch.addbmm(meta(24, 40), meta(3, 24, 16), meta(3, 16, 40)),
     "a linear layer": lambda: functional.linear(meta(3, 5, 16), meta(40, 16), meta(40)),
     "a linear layer of nothing": lambda: functional.linear(meta(3, 0, 16), meta(40, 16)),
-    "groups along rows": lambda: aten._grouped_mm(meta(100, 16), meta(3, 16, 40), meta(3, dtype=torch.int32)),
-    "groups along columns": lambda: aten._grouped_mm(meta(3, 24, 16), meta(16, 104), meta(3, dtype=torch.int32)),
-    "groups along what is summed": lambda: aten._grouped_mm(meta(24, 104), meta(104, 40), meta(3, dtype=torch.int32)),
+    "groups along rows": lambda: aten._grouped_mm(
+        meta(100, 16), meta(3, 16, 40), meta(3, dtype=torch.int32)
+    ),
+    "groups along columns": lambda: aten._grouped_mm(
+        meta(3, 24, 16), meta(16, 104), meta(3, dtype=torch.int32)
+    ),
+    "groups along what is summed": lambda: aten._grouped_mm(
+        meta(24, 104), meta(104, 40), meta(3, dtype=torch.int32)
+    ),
     "groups beside each other": lambda: aten._grouped_mm(meta(3, 24, 16), meta(3, 16, 40)),
-    "a linear layer in inference": inference(lambda: functional.linear(meta(3, 5, 16), meta(40, 16), meta(40))),
+    "a linear layer in inference": inference(
+        lambda: functional.linear(meta(3, 5, 16), meta(40, 16), meta(40))
+    ),
     "a linear layer over nothing": inference(lambda: functional.linear(meta(3, 5, 0), meta(40, 0))),
     "a linear layer over one": inference(lambda: functional.linear(meta(3, 5, 1), meta(40, 1))),
     "in tf32": in_tf32,
@@ -246,46 +254,92 @@ PROGRAMS: Mapping[str, Callable[[], Any]] = {
     "a convolution, channels last": convolved(channels_last(2, 16, 8, 8), meta(24, 16, 3, 3)),
     "a convolution, both last": convolved(channels_last(2, 16, 8, 8), channels_last(24, 16, 3, 3)),
     "a convolution, weight last": convolved(meta(2, 16, 8, 8), channels_last(24, 16, 3, 3)),
-    "a convolution in fp32": convolved(meta(2, 16, 8, 8, dtype=FULL), meta(24, 16, 3, 3, dtype=FULL)),
+    "a convolution in fp32": convolved(
+        meta(2, 16, 8, 8, dtype=FULL), meta(24, 16, 3, 3, dtype=FULL)
+    ),
     "a convolution of groups": convolved(meta(2, 16, 8, 8), meta(24, 4, 3, 3), groups=4),
     "a convolution by channels": convolved(meta(2, 16, 8, 8), meta(16, 1, 3, 3), groups=16),
-    "by channels, last": convolved(channels_last(2, 16, 8, 8), meta(16, 1, 3, 3), groups=16, padding=1),
-    "by many channels, last": convolved(channels_last(1, 256, 8, 8), meta(256, 1, 3, 3), groups=256, padding=1),
-    "by channels, last, smaller": convolved(channels_last(2, 16, 8, 8), meta(16, 1, 3, 3), groups=16),
+    "by channels, last": convolved(
+        channels_last(2, 16, 8, 8), meta(16, 1, 3, 3), groups=16, padding=1
+    ),
+    "by many channels, last": convolved(
+        channels_last(1, 256, 8, 8), meta(256, 1, 3, 3), groups=256, padding=1
+    ),
+    "by channels, last, smaller": convolved(
+        channels_last(2, 16, 8, 8), meta(16, 1, 3, 3), groups=16
+    ),
     "by channels, last, fp32": convolved(
         channels_last(2, 16, 8, 8, dtype=FULL), meta(16, 1, 3, 3, dtype=FULL), groups=16, padding=1
     ),
-    "by channels, last, wider": convolved(channels_last(2, 16, 8, 8), meta(16, 1, 5, 5), groups=16, padding=2),
+    "by channels, last, wider": convolved(
+        channels_last(2, 16, 8, 8), meta(16, 1, 5, 5), groups=16, padding=2
+    ),
     "along one axis": convolved(meta(2, 16, 40), meta(24, 16, 3)),
     "over three axes": convolved(meta(1, 5, 4, 4, 4), meta(8, 5, 3, 3, 3)),
     "over three axes, last": convolved(channels_last(1, 5, 4, 4, 4), meta(8, 5, 3, 3, 3)),
-    "a convolution trained": convolved(meta(2, 3, 8, 8), meta(24, 3, 3, 3), bias=True, backward=True),
-    "channels last, trained": convolved(channels_last(2, 16, 8, 8), meta(24, 16, 3, 3), backward=True),
+    "a convolution trained": convolved(
+        meta(2, 3, 8, 8), meta(24, 3, 3, 3), bias=True, backward=True
+    ),
+    "channels last, trained": convolved(
+        channels_last(2, 16, 8, 8), meta(24, 16, 3, 3), backward=True
+    ),
     "with steps, trained": convolved(meta(2, 5, 9, 9), meta(24, 5, 3, 3), stride=2, backward=True),
     "groups trained": convolved(meta(2, 16, 8, 8), meta(24, 4, 3, 3), groups=4, backward=True),
     "by channels, trained": convolved(
         channels_last(2, 16, 8, 8), meta(16, 1, 3, 3), groups=16, padding=1, backward=True
     ),
     "a weight alone trained": lambda: aten.convolution_backward(
-        meta(2, 24, 6, 6), meta(2, 3, 8, 8), meta(24, 3, 3, 3), [24], [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
+        meta(2, 24, 6, 6),
+        meta(2, 3, 8, 8),
+        meta(24, 3, 3, 3),
+        [24],
+        [1, 1],
+        [0, 0],
+        [1, 1],
+        False,
+        [0, 0],
+        1,
         [False, True, False],
     ),
     "an input alone trained": lambda: aten.convolution_backward(
-        meta(2, 24, 6, 6), meta(2, 3, 8, 8), meta(24, 3, 3, 3), [24], [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
+        meta(2, 24, 6, 6),
+        meta(2, 3, 8, 8),
+        meta(24, 3, 3, 3),
+        [24],
+        [1, 1],
+        [0, 0],
+        [1, 1],
+        False,
+        [0, 0],
+        1,
         [True, False, False],
     ),
     "a weight alone trained, last": lambda: aten.convolution_backward(
-        channels_last(2, 24, 6, 6), channels_last(2, 3, 8, 8), meta(24, 3, 3, 3), [24], [1, 1], [0, 0], [1, 1], False,
-        [0, 0], 1, [False, True, False],
+        channels_last(2, 24, 6, 6),
+        channels_last(2, 3, 8, 8),
+        meta(24, 3, 3, 3),
+        [24],
+        [1, 1],
+        [0, 0],
+        [1, 1],
+        False,
+        [0, 0],
+        1,
+        [False, True, False],
     ),
     "a convolution of fake tensors": fake(
         lambda: functional.conv2d(
-            torch.empty(2, 16, 8, 8, dtype=HALF).to(memory_format=torch.channels_last), torch.empty(24, 16, 3, 3, dtype=HALF)
+            torch.empty(2, 16, 8, 8, dtype=HALF).to(memory_format=torch.channels_last),
+            torch.empty(24, 16, 3, 3, dtype=HALF),
         )
     ),
     # --- norms and softmax ---
-    "a layer norm": with_gradient(lambda x, w, b: functional.layer_norm(x, (32,), w, b), (4, 32), (32,), (32,)),
-    "a layer norm without weight": with_gradient(lambda x: functional.layer_norm(x, (32,)), (4, 32)),
+    "a layer norm": with_gradient(
+        lambda x, w, b: functional.layer_norm(x, (32,), w, b), (4, 32), (32,), (32,)
+    ),
+    "a layer norm without weight": with_gradient(
+        lambda x: functional.layer_norm(x, (32,)), (4, 32)
+    ),
     "a layer norm, weight alone": with_gradient(
         lambda x, w: functional.layer_norm(x, (32,), w), (4, 32), (32,), of=".g"
     ),
@@ -295,7 +349,9 @@ PROGRAMS: Mapping[str, Callable[[], Any]] = {
     "an RMS norm": with_gradient(lambda x, w: functional.rms_norm(x, (32,), w), (4, 32), (32,)),
     "an RMS norm without weight": with_gradient(lambda x: functional.rms_norm(x, (32,)), (4, 32)),
     "an RMS norm over two axes": lambda: functional.rms_norm(meta(3, 4, 32), (4, 32), meta(4, 32)),
-    "an RMS norm, weight in fp32": lambda: functional.rms_norm(meta(4, 32), (32,), meta(32, dtype=FULL)),
+    "an RMS norm, weight in fp32": lambda: functional.rms_norm(
+        meta(4, 32), (32,), meta(32, dtype=FULL)
+    ),
     "a softmax": with_gradient(lambda x: x.softmax(-1), (4, 32)),
     "a softmax of long rows": with_gradient(lambda x: x.softmax(1), (2, 40000)),
     "a softmax of columns": with_gradient(lambda x: x.softmax(0), (4, 32)),
@@ -316,7 +372,8 @@ PROGRAMS: Mapping[str, Callable[[], Any]] = {
     "places on one axis": lambda: torch.nonzero(torch.ones(5, device="meta")),
     "rows by a mask": lambda: meta(3, 4)[torch.ones(3, dtype=torch.bool, device="meta")],
     "rows by a mask and places": lambda: meta(3, 4)[
-        torch.ones(3, dtype=torch.bool, device="meta"), torch.zeros(3, dtype=torch.int64, device="meta")
+        torch.ones(3, dtype=torch.bool, device="meta"),
+        torch.zeros(3, dtype=torch.int64, device="meta"),
     ],
     "rows by places": lambda: meta(3, 4)[torch.zeros(5, dtype=torch.int64, device="meta")],
     "elements by a mask": lambda: torch.masked_select(
@@ -358,7 +415,13 @@ PROGRAMS: Mapping[str, Callable[[], Any]] = {
     },
     **{
         f"attention, mask of {shape}": attention_of(attn_mask=meta(*shape))
-        for shape in ((128, 128), (1, 1, 128, 128), (2, 1, 128, 128), (1, 4, 128, 128), (2, 4, 128, 128))
+        for shape in (
+            (128, 128),
+            (1, 1, 128, 128),
+            (2, 1, 128, 128),
+            (1, 4, 128, 128),
+            (2, 4, 128, 128),
+        )
     },
     "attention, mask of booleans": attention_of(attn_mask=meta(128, 128, dtype=torch.bool)),
     "attention, a strided query": lambda: sdpa(
@@ -366,9 +429,14 @@ PROGRAMS: Mapping[str, Callable[[], Any]] = {
     ),
     "attention, a strided mask": attention_of(attn_mask=meta(128, 128).t()),
     "attention, a column of a mask": attention_of(attn_mask=meta(128, 1)),
-    "attention, heads behind tokens": lambda: sdpa(*(meta(2, 128, 4, 64).transpose(1, 2) for _ in range(3))),
+    "attention, heads behind tokens": lambda: sdpa(
+        *(meta(2, 128, 4, 64).transpose(1, 2) for _ in range(3))
+    ),
     "attention, one head": lambda: sdpa(*(meta(2, 128, 1, 64).transpose(1, 2) for _ in range(3))),
-    **{f"{name}'s operator": lambda name=name: fused_call(name) for name in ("flash", "efficient", "cudnn")},
+    **{
+        f"{name}'s operator": lambda name=name: fused_call(name)
+        for name in ("flash", "efficient", "cudnn")
+    },
     **{
         f"{name}'s operator, biased": lambda name=name: fused_call(name, bias=meta(2, 1, 128, 128))
         for name in ("efficient", "cudnn")
@@ -408,7 +476,9 @@ PROGRAMS: Mapping[str, Callable[[], Any]] = {
     "numbers counted": asking(
         lambda: torch.arange(5, device="meta"), lambda x: torch.histc(x, 5, 0, 5).sum()
     ),
-    "numbers in bins": asking(lambda: torch.arange(5, device="meta"), lambda x: torch.bincount(x)[1]),
+    "numbers in bins": asking(
+        lambda: torch.arange(5, device="meta"), lambda x: torch.bincount(x)[1]
+    ),
     "numbers written over": asking(
         lambda: torch.arange(5, device="meta").add_(1), lambda x: x.max()
     ),
@@ -424,12 +494,16 @@ PROGRAMS: Mapping[str, Callable[[], Any]] = {
     "repeats": lambda: torch.repeat_interleave(
         meta(3), torch.tensor([1, 2, 3], device="meta"), output_size=6
     ),
-    "repeats of known numbers": lambda: torch.repeat_interleave(meta(3), torch.tensor([1, 2, 3], device="meta")),
+    "repeats of known numbers": lambda: torch.repeat_interleave(
+        meta(3), torch.tensor([1, 2, 3], device="meta")
+    ),
     "off the device": lambda: integers(3).to("cpu").sum().item(),
     "numbers off the device": lambda: meta(3).to("cpu").sum().item(),
     "rows of an input's mask": masked(meta(3, 4)),
-    "complex numbers": asking(lambda: torch.zeros(3, dtype=torch.complex64, device="meta"), lambda x: x.real.sum()),
-}  # fmt: skip
+    "complex numbers": asking(
+        lambda: torch.zeros(3, dtype=torch.complex64, device="meta"), lambda x: x.real.sum()
+    ),
+}
 """What is called inside the mode."""
 CUDNN_TEXTS = (
     "none",

@@ -72,9 +72,13 @@ SM90_TILE: Facts = {
 BACKWARD_KERNELS = ("dot", "main", "convert")
 CALLS: Mapping[str, Sequence[Facts]] = {
     "flash_fwd": [PROBLEM | OWN_TILE],
-    "flash_bwd": [PROBLEM | OWN_TILE | {"kernel": f"flash_bwd_{name}"} for name in BACKWARD_KERNELS],
+    "flash_bwd": [
+        PROBLEM | OWN_TILE | {"kernel": f"flash_bwd_{name}"} for name in BACKWARD_KERNELS
+    ],
     "flash_fwd_sm90": [PROBLEM | SM90_TILE],
-    "flash_bwd_sm90": [PROBLEM | SM90_TILE | {"kernel": name, "sums": "copied"} for name in BACKWARD_KERNELS],
+    "flash_bwd_sm90": [
+        PROBLEM | SM90_TILE | {"kernel": name, "sums": "copied"} for name in BACKWARD_KERNELS
+    ],
     "naive": [PROBLEM | {"kernel": f"naive_{name}"} for name in ("scores", "softmax", "values")],
     "pytorch_flash": [PROBLEM | {"kernel": "flash_fwd_kernel", "grid": "(4, 2, 8)"}],
     "pytorch_flash_backward": [PROBLEM | {"kernel": f"flash_{name}"} for name in BACKWARD_KERNELS],
@@ -83,7 +87,7 @@ CALLS: Mapping[str, Sequence[Facts]] = {
     "triton_plain": [PROBLEM | {"block_q": "64", "block_k": "32", "warps": "8", "stages": "3"}],
     "cudnn": [PROBLEM],
     "strange": [PROBLEM],
-}  # fmt: skip
+}
 """Implementation -> the facts of its rows in a call."""
 VALUES: Mapping[str, Sequence[str]] = {
     "batch": ("", "1", "0"),
@@ -97,8 +101,16 @@ VALUES: Mapping[str, Sequence[str]] = {
     "seq_lens": ("", "100 400", "100"),
     "dtype": ("", "fp16", "fp32", "x"),
     "note": (
-        "repeat", "repeat 3", "sweep", "strange", "deterministic", "bypass L1", "packed, 32 query heads",
-        "sliding window, 100 keys back, causal", "mask window+global, window 100, global_tokens 16", "mask x",
+        "repeat",
+        "repeat 3",
+        "sweep",
+        "strange",
+        "deterministic",
+        "bypass L1",
+        "packed, 32 query heads",
+        "sliding window, 100 keys back, causal",
+        "mask window+global, window 100, global_tokens 16",
+        "mask x",
     ),
     "left_out": ("", "no such size"),
     "block_q": ("", "64", "0"),
@@ -123,7 +135,7 @@ VALUES: Mapping[str, Sequence[str]] = {
     "grid": ("", "(0, 1, 1)", "132", "(3, 2, 1)"),
     "stage": ("main", "bwd.main", "scores"),
     "kernel": ("", "other", "flash_bwd_dq_dk_dv"),
-}  # fmt: skip
+}
 """What each fact of a row is changed to."""
 SIZED = ("flash_fwd", "pytorch_flex")
 """Implementations whose problem is changed."""
@@ -165,8 +177,8 @@ CHAIN_VALUES: Mapping[str, Sequence[str]] = {
 def rows_of(implementation: str, facts: Sequence[Facts], first: int = 1) -> list[Row]:
     names = {"call": "7", "launch": "1", "implementation": implementation}
     return [
-        Row("table.csv", 7, first + n, False, implementation, names | own, dict(COUNTED))
-        for n, own in enumerate(facts)
+        Row("table.csv", 7, first + n, False, implementation, names | row_facts, dict(COUNTED))
+        for n, row_facts in enumerate(facts)
     ]
 
 
@@ -202,7 +214,7 @@ def calls() -> Iterator[tuple[str, list[Row]]]:
         changes = [{column: text} for column in columns for text in VALUES[column]]
         for change in (*changes, *(TOGETHER if name in BUILT else ())):
             if any(facts[0].get(column, "") != text for column, text in change.items()):
-                yield f"{name} {change}", rows_of(name, [own | change for own in facts])
+                yield f"{name} {change}", rows_of(name, [row_facts | change for row_facts in facts])
         for change in (
             {"batch": "3"},
             {"warps": "2"},
@@ -219,7 +231,7 @@ def calls() -> Iterator[tuple[str, list[Row]]]:
                 pieces = [facts[n * len(facts) // length] for n in range(length)]
                 yield f"{name} in {length} rows", rows_of(name, pieces)
         yield f"{name} from its second launch", rows_of(name, facts, 2)
-    pieces = rows_of("naive", [own for own in CALLS["naive"] for _ in range(2)])
+    pieces = rows_of("naive", [row_facts for row_facts in CALLS["naive"] for _ in range(2)])
     del pieces[1].measured["l2_read"]
     yield "naive in pieces, one of which lacks a quantity", pieces
     for name in CHAINS:
@@ -284,11 +296,13 @@ GIVEN: Mapping[str, Given] = {
     "splits": ALL.under(Given(settings=TILE | {"splits": "2"})),
     "persistent": ALL.under(Given(settings=TILE | {"persistent": "1", "scheduler": "persistent"})),
     "static": ALL.under(Given(settings=TILE | {"scheduler": "static"})),
-    "dynamic": ALL.under(Given(settings=TILE | {"scheduler": "dynamic", "fold": "1", "section": "4"})),
+    "dynamic": ALL.under(
+        Given(settings=TILE | {"scheduler": "dynamic", "fold": "1", "section": "4"})
+    ),
     "static clusters": ALL.under(Given(settings=TILE | {"scheduler": "static", "cluster": "3"})),
     "ragged": Given(2, 8, None, (500,), None, (64,), "bf16", False, settings=TILE),
     "heavy first": ALL.under(Given(settings=TILE | {"heavy_first": "1", "order": "head"})),
-}  # fmt: skip
+}
 FLAGS = (
     "false, true, false, false, true, true, false, false",
     "false, false, true, false, true, false, false",
@@ -325,7 +339,7 @@ NAMES = (
     "naive_softmax",
     "minimal_fwd",
     "gemm",
-)  # fmt: skip
+)
 GRIDS = (
     None,
     (4, 2, 8),
@@ -362,9 +376,9 @@ def names_and_grids() -> Iterator[tuple[str, Any]]:
             {
                 text: [
                     words if len(grids) == len(GRIDS) else f"{words}: {' '.join(grids)}"
-                    for words, grids in said.items()
+                    for words, grids in by_words.items()
                 ]
-                for text, said in by_text.items()
+                for text, by_words in by_text.items()
             },
         )
 
@@ -389,24 +403,44 @@ def launch(
 COMBINE, COPY = "flash_fwd_splitkv_combine_kernel", "elementwise_kernel<128>"
 PROFILES: Mapping[str, tuple[Sequence[Profiled], Given]] = {
     "one": ([launch("flash_fwd")], GIVEN["a tile"]),
-    "one with warps": ([launch("flash_fwd")], GIVEN["a tile"].under(Given(settings={"warps": "8"}))),
+    "one with warps": (
+        [launch("flash_fwd")],
+        GIVEN["a tile"].under(Given(settings={"warps": "8"})),
+    ),
     "one without a block": ([launch("flash_fwd", block=None)], GIVEN["a tile"]),
     "one without a grid": ([launch("flash_fwd", grid=None)], GIVEN["a tile"]),
-    "without counters": ([launch("flash_fwd", counted=False), launch("flash_fwd")], GIVEN["a tile"]),
+    "without counters": (
+        [launch("flash_fwd", counted=False), launch("flash_fwd")],
+        GIVEN["a tile"],
+    ),
     "a call of three": ([launch(f"naive_{n}") for n in ("scores", "softmax", "values")], ALL),
     "two calls": ([launch(f"naive_{n}") for n in ("scores", "softmax", "values")] * 2, ALL),
     "a call cut": ([launch(f"naive_{n}") for n in ("scores", "values", "softmax")], ALL),
     "a part alone": ([launch("naive_softmax")], ALL),
     "with a copy between": ([launch("naive_scores"), launch(COPY), launch("naive_softmax")], ALL),
-    "with a fill between": ([launch("naive_scores"), launch("Memset"), launch("naive_softmax")], ALL),
-    "with another between": ([launch("naive_scores"), launch("gemm"), launch("naive_softmax")], ALL),
+    "with a fill between": (
+        [launch("naive_scores"), launch("Memset"), launch("naive_softmax")],
+        ALL,
+    ),
+    "with another between": (
+        [launch("naive_scores"), launch("gemm"), launch("naive_softmax")],
+        ALL,
+    ),
     "with another library's": ([launch("naive_scores"), launch(COMBINE)], ALL),
     "with a long name": ([launch("g" * 300)], ALL),
     "in wavefronts": (
-        [launch("flash_fwd", **{"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": 5.6, "gpu__time_duration.sum": 1e-5})],
+        [
+            launch(
+                "flash_fwd",
+                **{
+                    "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": 5.6,
+                    "gpu__time_duration.sum": 1e-5,
+                },
+            )
+        ],
         GIVEN["a tile"],
     ),
-}  # fmt: skip
+}
 
 
 def row_text(row: Row) -> list[str]:

@@ -158,18 +158,53 @@ def draw(monkeypatch: pytest.MonkeyPatch, kind: str, backend: str, *numbers: flo
     ("kind", "backend", "numbers", "wanted"),
     [
         # grouped?, which group, bf16?, causal?, K's own length?
-        ("prefill", "flash", (0.499, 0.0, 0.599, 0.499, 0.333), {"heads": 2, "dtype": "bf16", "seq_q": 200, "seq_k": 300}),
-        ("prefill", "flash", (0.5, 0.6, 0.5, 0.34), {"heads": 1, "dtype": "fp16", "mask": "none", "seq_q": 300, "seq_k": 300}),
-        ("prefill", "cudnn", (0.5, 0.0, 0.0, 0.333), {"heads": 1, "mask": "causal", "seq_q": 200, "seq_k": 200}),
-        ("prefill", "efficient", (0.0, 0.099, 0.5, 1 / 3), {"heads": 1, "dtype": "fp32", "seq_q": 300, "seq_k": 300}),
-        ("backward", "efficient", (0.0, 0.1, 0.5, 0.0), {"dtype": "bf16", "passes": "bwd", "seq_k": 200}),
+        (
+            "prefill",
+            "flash",
+            (0.499, 0.0, 0.599, 0.499, 0.333),
+            {"heads": 2, "dtype": "bf16", "seq_q": 200, "seq_k": 300},
+        ),
+        (
+            "prefill",
+            "flash",
+            (0.5, 0.6, 0.5, 0.34),
+            {"heads": 1, "dtype": "fp16", "mask": "none", "seq_q": 300, "seq_k": 300},
+        ),
+        (
+            "prefill",
+            "cudnn",
+            (0.5, 0.0, 0.0, 0.333),
+            {"heads": 1, "mask": "causal", "seq_q": 200, "seq_k": 200},
+        ),
+        (
+            "prefill",
+            "efficient",
+            (0.0, 0.099, 0.5, 1 / 3),
+            {"heads": 1, "dtype": "fp32", "seq_q": 300, "seq_k": 300},
+        ),
+        (
+            "backward",
+            "efficient",
+            (0.0, 0.1, 0.5, 0.0),
+            {"dtype": "bf16", "passes": "bwd", "seq_k": 200},
+        ),
         ("decode", "flash", (0.5, 0.0, 0.0, 0.499), {"seq_q": 1, "seq_k": 300, "mask": "none"}),
         ("decode", "flash", (0.5, 0.0, 0.0, 0.5), {"seq_q": 1, "seq_k": 300}),
-        ("packed", "flash", (0.5, 0.0, 0.0), {"seq_q": 500, "seq_lens": (300, 200), "batch": 1, "mask": "causal"}),
-        ("flex", "flex", (0.0, 0.0, 0.999), {"mask": "window", "window": 16, "seq_q": 300, "seq_k": 300}),
+        (
+            "packed",
+            "flash",
+            (0.5, 0.0, 0.0),
+            {"seq_q": 500, "seq_lens": (300, 200), "batch": 1, "mask": "causal"},
+        ),
+        (
+            "flex",
+            "flex",
+            (0.0, 0.0, 0.999),
+            {"mask": "window", "window": 16, "seq_q": 300, "seq_k": 300},
+        ),
         ("flex", "flex", (0.0, 0.0, 0.0), {"mask": "none", "window": None}),
     ],
-)  # fmt: skip
+)
 def test_choices_of_a_draw(
     kind: str,
     backend: str,
@@ -227,7 +262,7 @@ def test_what_a_measurement_needs(
     monkeypatch.setitem(sys.modules, "torch", fake_torch)
     monkeypatch.setattr(machine, "find_spec", lambda name: name)
     for available in (True, False):
-        fake_torch.cuda = SimpleNamespace(is_available=lambda there=available: there)
+        fake_torch.cuda = SimpleNamespace(is_available=lambda is_there=available: is_there)
         if available:
             assert machine.require(profiler=profiler) == "9.0"
         else:

@@ -42,16 +42,16 @@ class OnTheCpu:
         )
 
     def __getattr__(self, name: str) -> Any:
-        there = getattr(torch, name)
+        original = getattr(torch, name)
         if name in ("Tensor", "double", "float16", "float32", "float64", "bool", "linalg"):
-            return there
+            return original
         if name == "Generator":
             return lambda device: torch.Generator()
 
         def called(*args: Any, **named: Any) -> Any:
-            return there(*args, **{**named, **({"device": "cpu"} if "device" in named else {})})
+            return original(*args, **{**named, **({"device": "cpu"} if "device" in named else {})})
 
-        return called if callable(there) else there
+        return called if callable(original) else original
 
 
 @pytest.fixture(autouse=True)
@@ -185,12 +185,12 @@ def test_which_keys_a_query_keeps(causal: bool, window: int | None, kept_keys: A
 
 def test_a_scale_of_ones_own() -> None:
     t = harness.inputs(FORWARD, 3)
-    usual, usual_lse = harness.reference(FORWARD, t)
+    scaled, scaled_lse = harness.reference(FORWARD, t)
     same, _ = harness.reference(FORWARD, t, scale=1 / 8)  # the root of 64 columns
-    assert torch.equal(same, usual)
+    assert torch.equal(same, scaled)
     flat, flat_lse = harness.reference(FORWARD, t, scale=0.0)
     assert torch.allclose(flat_lse, torch.full_like(flat_lse, math.log(7)))
-    assert not torch.allclose(flat_lse, usual_lse)
+    assert not torch.allclose(flat_lse, scaled_lse)
     assert torch.allclose(flat[0, 3, 0], t["v"][0, 1].double().mean(0))
 
 
@@ -346,16 +346,16 @@ def test_when_a_call_is_trusted(
 def test_a_timed_call_runs_its_launches_and_clears_its_sums(
     case: Case, zeroed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: dict[str, Any] = {}
+    call_tensors: dict[str, Any] = {}
     streams: list[int] = []
 
     def launches(case: Case, tensors: dict[str, Any]) -> list[Any]:
-        made.update(tensors)
+        call_tensors.update(tensors)
         return [SimpleNamespace(run=streams.append)] * 3
 
     def median_ms(call: Callable[[], object], flush: bool) -> float:
-        if "dq_sum" in made:
-            made["dq_sum"].fill_(5)
+        if "dq_sum" in call_tensors:
+            call_tensors["dq_sum"].fill_(5)
         call()
         return 2.0 if flush else 1.0
 
@@ -364,10 +364,10 @@ def test_a_timed_call_runs_its_launches_and_clears_its_sums(
     assert timing.case_ms(case, True) == 2.0
     assert timing.case_ms(case, False) == 1.0
     assert streams == [17] * 6
-    assert {"q", "k", "v", "o", "lse"} <= made.keys()
-    assert ("dq_sum" in made) is zeroed
+    assert {"q", "k", "v", "o", "lse"} <= call_tensors.keys()
+    assert ("dq_sum" in call_tensors) is zeroed
     if zeroed:
-        assert float(made["dq_sum"].abs().max()) == 0.0
+        assert float(call_tensors["dq_sum"].abs().max()) == 0.0
 
 
 @pytest.mark.parametrize(("l2_start", "ms"), [("cold", 2.0), ("warm", 1.0)])

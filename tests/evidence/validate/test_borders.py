@@ -296,8 +296,8 @@ def test_no_change_is_tried_of_a_pass_or_of_a_launch_that_is_too_long(
 
 def test_a_launch_without_counters_says_so() -> None:
     launch = Profiled("minimal_fwd", (4, 8, 2), (128, 1, 1), {}, ())
-    given = Given(2, 8, None, (512,), None, (64,), "fp32", False)
-    told_answer = answer_launch(launch, given, load_profile("h200"), lambda text: Given())
+    stated = Given(2, 8, None, (512,), None, (64,), "fp32", False)
+    told_answer = answer_launch(launch, stated, load_profile("h200"), lambda text: Given())
     assert told_answer.reason == "the profile has none of the counters that are compared"
 
 
