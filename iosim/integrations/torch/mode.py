@@ -190,7 +190,7 @@ class _Functions(TorchFunctionMode):
         out = function(*args, **kwargs)
         if function in FROM_NUMBERS and out.is_meta:
             numbers = [*args, *kwargs.values()][1 if function is Tensor.new_tensor else 0]
-            if not any(formulas.tensors_in(numbers)):
+            if not list(formulas.tensors_in(numbers)):
                 values.learn(self.recorder, out, numbers)
         return out
 
