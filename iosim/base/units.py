@@ -10,6 +10,7 @@ from iosim.base.errors import InputError
 
 _BYTE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _ENERGY_UNITS = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ"))
+_FLOP_UNITS = ((1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"), (1, "FLOP"))
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _FACTORS = {"": 1, "k": 1024, "m": 1024 * 1024}
 
@@ -22,18 +23,32 @@ def bytes_text(n: int | float) -> str:
     return f"{n:,.0f} B"
 
 
+def digits_text(x: float, digits: int = 3, sign: str = "") -> str:
+    """So many significant digits, and no exponent from thousands on: 12,345.6 -> "12,346"; `sign` "+" writes it."""
+    text = f"{x:{sign}.{digits}g}"
+    return f"{x:{sign},.0f}" if "e+" in text else text
+
+
 def seconds_text(s: float) -> str:
-    """0.00123 -> "1.23 ms"."""
+    """0.00123 -> "1.23 ms"; of two units the one in which three digits have no fourth: 999.96 us -> "1 ms"."""
     for size, unit in _TIME_UNITS:
-        if s >= size:
-            return f"{s / size:.3g} {unit}"
+        if float(f"{s:.3g}") >= size:
+            return f"{digits_text(s / size)} {unit}"
     return f"{round(s * 1e9, 6):.3g} ns"
 
 
 def joules_text(joules: float) -> str:
     """0.00123 -> "1.23 mJ"."""
-    size, unit = next((scale for scale in _ENERGY_UNITS if joules >= scale[0]), _ENERGY_UNITS[-1])
-    return f"{joules / size:.3g} {unit}"
+    rounded = float(f"{joules:.3g}")
+    size, unit = next((scale for scale in _ENERGY_UNITS if rounded >= scale[0]), _ENERGY_UNITS[-1])
+    return f"{digits_text(joules / size)} {unit}"
+
+
+def operations_text(flops: float) -> str:
+    """17.2e9 -> "17.2 GFLOP"; fewer in a unit that shows them: 4.6e6 -> "4.6 MFLOP"."""
+    least = 0.05  # of a unit, which one decimal shows
+    size, unit = next((n, unit) for n, unit in _FLOP_UNITS if flops >= least * n or n == 1)
+    return f"{flops / size:,.{0 if size == 1 else 1}f} {unit}"
 
 
 def count_text(n: int | float) -> str:
@@ -53,7 +68,7 @@ def times_of(number: str, noun: str) -> str:
 
 def number_text(x: float) -> str:
     """Four significant digits, with separators of thousands."""
-    return f"{x:,.0f}" if abs(x) >= 1e4 else f"{x:.4g}"
+    return digits_text(x, 4)
 
 
 def per_second_text(rate: float) -> str:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 
 from iosim.base.records import dataclass
-from iosim.base.units import bytes_text, seconds_text, some
+from iosim.base.units import bytes_text, digits_text, seconds_text, some
 from iosim.base.words import CLOCKS, listed, sentences
 from iosim.kernel.launch import SPILL, LaunchRole, Per, Role
 from iosim.prediction.confidence import confidence, who
@@ -112,7 +112,7 @@ def excess(p: Prediction) -> float:
 
 
 def times_text(times: float) -> str:
-    return f"{times:,.0f}" if times >= 1000 else f"{times:.3g}"
+    return digits_text(times)
 
 
 def reads(p: Prediction) -> str:
@@ -215,10 +215,7 @@ def reason(p: Prediction) -> str:
 
 
 def _short_rereads(p: Prediction, names: list[str], above: Above) -> str:
-    times = sum(above.read[name] for name in names) / max(
-        1, sum(above.needed[name] for name in names)
-    )
-    again = f"{listed(names)} {'are' if len(names) > 1 else 'is'} read {times_text(times)}x"
+    again = read_again(p, above, names, "x")
     shared = _reuse_of(p, names)
     if shared is None or shared.regime not in reread_clauses(p, shared):
         return again
@@ -278,10 +275,10 @@ def _most_above(p: Prediction) -> tuple[Above, list[str]]:
 
 def _excess_reason(p: Prediction) -> str:
     above, names = _most_above(p)
-    kind, read, counted = above.kind, above.read, above.needed
+    kind, read = above.kind, above.read
     together = sum(read[n] for n in names)
     if kind == Role.INPUT:
-        return _rereads(p, names, together / max(1, sum(counted[n] for n in names)))
+        return _rereads(p, above, names)
     if kind == Role.TEMP:
         sizes = [p.chain.tensors[n].bytes for n in names]
         many = len(names) > 1
@@ -299,10 +296,18 @@ def _excess_reason(p: Prediction) -> str:
     return f"{bytes_text(together)} are read beside the tensors ({listed(names)})"
 
 
-def _rereads(p: Prediction, names: list[str], times: float) -> str:
-    again = (
-        f"{listed(names)} {'are' if len(names) > 1 else 'is'} read {times_text(times)} times over"
-    )
+def read_again(p: Prediction, above: Above, names: list[str], times_word: str) -> str:
+    """ "K and V are read 3 times over"; of what a mask leaves of them, where it leaves a part."""
+    read, needed = (sum(of[name] for name in names) for of in (above.read, above.needed))
+    said = f"{listed(names)} {'are' if len(names) > 1 else 'is'} read {times_text(read / max(1, needed))}"
+    # Rows that no query needs are read as well: then nothing need be read twice.
+    if needed * ONCE < sum(p.chain.tensors[name].bytes for name in names):
+        return f"{said} times what is needed of {'them' if len(names) > 1 else 'it'}"
+    return f"{said}{times_word}"
+
+
+def _rereads(p: Prediction, above: Above, names: list[str]) -> str:
+    again = read_again(p, above, names, " times over")
     shared = _reuse_of(p, names)
     if shared is None:
         users = sum(any(a.tensor == names[0] for a in n.accesses) for n in p.chain.launches)

@@ -94,8 +94,13 @@ def basis(predictions: Iterable[Prediction]) -> tuple[str, ...]:
 
 
 def backing(predictions: Iterable[Prediction]) -> str:
-    """What predictions for these GPUs were held against, in a word for each."""
-    words = {p.profile.name: p.profile.backed_by for p in predictions}
+    """What predictions for these GPUs were held against, in a word for each; of kernels without counters, that those
+    of the GPU are of others."""
+    several = list(predictions)
+    words = {p.profile.name: p.profile.backed_by for p in several}
+    for gpu, word in words.items():
+        if all(_is_uncounted(p) for p in several if p.profile.name == gpu):
+            words[gpu] = OF_OTHERS.get(word, word)
     if len(set(words.values())) == 1:
         return f"Backed by {next(iter(words.values()))}"
     return f"Backed by {', '.join(f'{word} on {gpu}' for gpu, word in words.items())}"
@@ -120,6 +125,11 @@ MEASURED = "measured"
 CHECKED = "checked against that GPU's counters"
 UNCHECKED = "not checked against that GPU's counters"
 NOT_COUNTED = "with no counters of this kernel to compare with"
+OF_OTHERS = {
+    "measured": "measurements of other kernels",
+    "public counters": "public counters of other kernels",
+}
+"""What a GPU is backed by -> the same, beside a kernel that nobody counted."""
 TOO_LONG = (
     "which beyond 131,072 keys was counted to be off: reads of 1.0 to 1.4 times the predicted ones"
 )
@@ -133,6 +143,11 @@ def _basis(p: Prediction) -> tuple[str, str]:
     l2 = next(model_basis for model_basis in p.evidence.bases if model_basis.model == "l2")
     how = "by replay" if p.method == "replay" else "by replay in part"
     return f"{how}, {_checks(p)}", l2.summary
+
+
+def _is_uncounted(p: Prediction) -> bool:
+    """True where bytes are simulated of a kernel that no counters were read of."""
+    return p.method not in ("bounds", "capacity") and _checks(p) == NOT_COUNTED
 
 
 def _checks(p: Prediction) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from iosim.base.units import bytes_text, joules_text, seconds_text, some
+from iosim.base.units import bytes_text, joules_text, operations_text, seconds_text, some
 from iosim.base.words import WAYS, Level, listed
 from iosim.kernel.shared_memory import INSTRUCTIONS
 from iosim.prediction.answer import answer, why
@@ -75,7 +75,7 @@ def foot_lines(p: Prediction) -> list[str]:
     hits = p.l2_hit_rate if p.side else None
     least = f"no less than {seconds_text(p.ceiling_s)}, by HBM's bytes and products at their highest rates"
     return [
-        f"  time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by} ({least}); {p.flops / 1e9:,.1f} GFLOP; "
+        f"  time {seconds_text(p.time.total_s)}, bound by {p.time.bound_by} ({least}); {operations_text(p.flops)}; "
         f"memory {bytes_text(p.memory_bytes['peak'])}, of it workspace {bytes_text(p.memory_bytes['workspace'])}",
         *(
             []

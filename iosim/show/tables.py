@@ -68,8 +68,8 @@ _AS_TEXT: dict[str, Callable[[Any], str]] = {
     "per_second": per_second_text,
     "rate": rate_text,
     "ratio": lambda x: f"{number_text(x)}x",
-    "percent": lambda x: f"{100 * x:.1f} %",
-    "error": lambda x: f"{100 * x:.2f} %",
+    "percent": lambda x: f"{100 * x:,.1f} %",
+    "error": lambda x: f"{100 * x:,.2f} %",
 }
 
 

@@ -18,7 +18,7 @@ from iosim.base.progress import Progress, silent
 from iosim.base.records import cached_property, dataclass, plain
 from iosim.base.schema import ListOf, MapOf, Problem, Real, Spec, Text, Whole, checked, one_line
 from iosim.base.schema import Table as Form
-from iosim.base.units import bytes_text, parse_limit, seconds_text, some
+from iosim.base.units import bytes_text, digits_text, parse_limit, seconds_text, some
 from iosim.base.words import sentences
 from iosim.kernel.launch import SPILL
 from iosim.prediction.answer import ONCE, times_text, why
@@ -128,7 +128,7 @@ class Change:
         text = seconds_text if self.level == "time" else bytes_text
         change = "not known" if self.more is None else "new" if self.more else "as before"
         if self.share:
-            change = f"{100 * self.share:+{'.3g' if abs(self.share) < 10 else ',.0f'}} %"
+            change = f"{digits_text(100 * self.share, sign='+')} %"
         before, now = ("-" if value is None else text(value) for value in (self.before, self.now))
         return before, now, change
 

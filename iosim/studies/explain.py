@@ -14,7 +14,7 @@ import numpy as np
 from iosim.base.progress import Progress, silent
 from iosim.base.records import dataclass, plain
 from iosim.base.schema import read_toml
-from iosim.base.units import bytes_text, seconds_text, some
+from iosim.base.units import bytes_text, digits_text, seconds_text, some
 from iosim.base.words import Level, Way, sentences
 from iosim.kernel.launch import SPILL, Launch, Role, Rows
 from iosim.prediction.answer import moves, reason, sharing_cache, why
@@ -373,7 +373,7 @@ def _change(now: float, then: float) -> str:
     if now <= 0:
         return "as now"
     if then < now / 2:
-        return f"{now / then:.3g} x less" if then > 0 else "none left"
+        return f"{digits_text(now / then)} x less" if then > 0 else "none left"
     return f"{100 * (then / now - 1):+.1f} %"
 
 

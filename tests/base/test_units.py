@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import combinations
 
 import pytest
@@ -12,8 +13,11 @@ from iosim.base.errors import InputError
 from iosim.base.units import (
     bytes_text,
     count_text,
+    digits_text,
     joules_text,
     list_text,
+    number_text,
+    operations_text,
     seconds_text,
     size,
     sizes,
@@ -158,7 +162,7 @@ def test_what_is_no_list_of_lengths_is_one_number(text: str, number: int) -> Non
         sizes(text, "--context")
 
 
-def test_a_list_grows_by_sixteen_times_at_most() -> None:
+def test_neighbours_in_a_list_grow_by_sixteen_times_at_most() -> None:
     assert sizes("8,128", "--seq-len") == [8, 128]  # 16 times
     assert sizes("4k,8,128", "--seq-len") == [4096, 8, 128]
     for text in ("8,136", "4k,8,136"):  # 17 times
@@ -184,3 +188,34 @@ def test_a_whole_unit_is_one_of_it() -> None:
     assert [joules_text(x) for x in (1.0, 1e-3, 1e-6)] == ["1 J", "1 mJ", "1 uJ"]
     assert [seconds_text(x) for x in (1.0, 1e-3, 1e-6)] == ["1 s", "1 ms", "1 us"]
     assert [bytes_text(x) for x in (999, 1000, 10**6)] == ["999 B", "1 kB", "1 MB"]
+
+
+@pytest.mark.parametrize(
+    ("text_of", "amount", "wanted"),
+    [
+        # Three digits of 999.96 us are a millisecond; more seconds than a thousand are written out.
+        (seconds_text, 9.9996e-4, "1 ms"),
+        (seconds_text, 9.99e-4, "999 us"),
+        (seconds_text, 0.99996, "1 s"),
+        (seconds_text, 1234.5, "1,234 s"),
+        (joules_text, 9.9996e-4, "1 mJ"),
+        (joules_text, 2345.6, "2,346 J"),
+        (number_text, 9999.96, "10,000"),
+        (digits_text, 999.96, "1,000"),
+        (digits_text, 0.0123, "0.0123"),
+        (operations_text, 17.2e9, "17.2 GFLOP"),
+        (operations_text, 49e6, "49.0 MFLOP"),
+        (operations_text, 30, "30 FLOP"),
+    ],
+)
+def test_a_number_is_written_in_a_unit_that_shows_it(
+    text_of: Callable[[float], str], amount: float, wanted: str
+) -> None:
+    assert text_of(amount) == wanted
+
+
+@given(st.floats(1e-12, 1e15))
+def test_no_amount_has_an_exponent_of_thousands(x: float) -> None:
+    for text in (bytes_text, seconds_text, joules_text, number_text, digits_text, operations_text):
+        assert "e+" not in text(x)
+    assert operations_text(max(1, x)) != "0 FLOP"

@@ -47,9 +47,9 @@ def apart(recorded: Any, played: Any, at: str = "") -> list[str]:
     )
 
 
-APART = ("code", "commands", "drawn", "launches", "pages")
-"""Studies whose tests stand below, in tests/code/test_recorded_code.py, tests/catalog/test_recorded_launches.py or
-tests/show/test_recorded_pages.py."""
+APART = ("code", "commands", "drawn", "launches", "pages", "programs")
+"""Studies whose tests stand below, in tests/code/test_recorded_code.py, tests/catalog/test_recorded_launches.py,
+tests/show/test_recorded_pages.py or tests/integrations/torch/test_recorded_programs.py."""
 LONG = ("counts", "tables", "tiles", "replay", "timing", "distributed", "training")
 
 

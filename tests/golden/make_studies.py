@@ -4,7 +4,8 @@ Names of studies or kernels after it make these alone.
 
 A case is a line, a name and its numbers. tests/commands/test_recorded_studies.py holds the code to them, so that a
 change of any number is seen and has to be meant: run this script then, and say why in the commit. Cases are small, for
-every one of them is made again by each test run; rules that turn at a border have cases on both sides of it.
+every one of them is made again by each test run; rules that turn at a border have cases on both sides of it. The study
+of programs needs PyTorch.
 """
 
 from __future__ import annotations
@@ -39,6 +40,10 @@ STUDIES = {
     "forms": ("form_cases", "cases"),
     "code": ("code_cases", "cases"),
     "tables": ("table_cases", "cases"),
+    "models": ("model_cases", "cases"),
+    "programs": ("torch_cases", "cases"),
+    "validated": ("validate_cases", "cases"),
+    "measured": ("measure_cases", "cases"),
 }
 """The module beside this one that makes a study's cases, and its function."""
 OF_KERNELS = ("catalog", "counts", "timing", "replay", "launches", "tables")

@@ -244,6 +244,12 @@ def test_where_no_query_sees_a_key_nothing_is_compulsory() -> None:
     assert "times" not in sentence
 
 
+def test_rows_that_no_query_needs_are_not_said_to_be_read_again() -> None:
+    """The last of 1,500 queries alone sees the one key; standard attention reads the others once, too."""
+    p = predict(problem(1500, seq_k=1, mask="causal"), "naive", "a100")
+    assert why(p).startswith("Q is read 1,500 times what is needed of it")
+
+
 def test_a_decoding_step_reads_nothing_twice() -> None:
     p = predict(problem(1, seq_k=8192), "fa2", "a100")
     assert "hardly read anything twice" in why(p)

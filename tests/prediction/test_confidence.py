@@ -59,6 +59,11 @@ def test_the_first_line_says_it(capsys: pytest.CaptureFixture[str]) -> None:
         assert confidence in capsys.readouterr().out.splitlines()[0]
     both = [predict(SMALL, "naive", gpu, method="capacity") for gpu in ("h200", "gb10")]
     assert backing(both) == "Backed by measured on h200-sxm, nothing on gb10"
+    # FlashAttention-3's kernel for Ampere was never counted, whatever counters of an A100 there are.
+    uncounted = predict(SMALL, "fa3-sm80", "a100")
+    assert backing([uncounted]) == "Backed by public counters of other kernels"
+    assert backing([uncounted, predict(SMALL, "fa2", "a100")]) == "Backed by public counters"
+    assert backing([predict(SMALL, "fa3", "h100")]) == "Backed by measurements of other kernels"
     assert (
         main(["predict", "--gpu", "t4", "--seq-len", "256", "--heads", "2", "--format", "json"])
         == 0

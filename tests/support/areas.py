@@ -55,7 +55,8 @@ CODE = "tests/code/test_recorded_code.py"
 PAGES = "tests/show/test_recorded_pages.py"
 STUDIES_OF_KERNELS = ("catalog", "tables", "counts", "timing", "replay")
 PREDICTIONS = "tests/prediction/test_golden_predictions.py"
-GOLDEN = (CODE, LAUNCHES, PAGES, RECORDED, PREDICTIONS)
+PROGRAMS = "tests/integrations/torch/test_recorded_programs.py"
+GOLDEN = (CODE, LAUNCHES, PAGES, RECORDED, PREDICTIONS, PROGRAMS)
 """Files of tests that hold every number of what they try to a recorded one, a kernel at a time."""
 NAMED = {
     "engine": (

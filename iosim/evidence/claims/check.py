@@ -8,7 +8,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import cached_property, dataclass, plain
-from iosim.base.units import bytes_text, number_text, rate_text, seconds_text
+from iosim.base.units import bytes_text, digits_text, number_text, rate_text, seconds_text
 from iosim.base.words import DEFAULT, LEVELS, WAYS, Way, sentences
 from iosim.evidence.claims import readings
 from iosim.evidence.claims.readings import (
@@ -122,7 +122,7 @@ class Check(Shown):
             off = (
                 "to the digit"
                 if abs(self.agrees.error) < 5e-5
-                else f"{100 * self.agrees.error:+.2g} %"
+                else f"{digits_text(100 * self.agrees.error, 2, '+')} %"
             )
             within = (
                 ""
@@ -171,7 +171,7 @@ class Check(Shown):
         computed = (
             "nothing"
             if row.computed is None
-            else f"{row.computed:,.4g} {row.unit} ({row.verdict.value})"
+            else f"{digits_text(row.computed, 4)} {row.unit} ({row.verdict.value})"
         )
         return f"{claim} is published ({title}): of its own problem iosim computes {computed}"
 
@@ -185,7 +185,7 @@ class Check(Shown):
     def _named(self, match: Match) -> str:
         r = match.reading
         direction = "".join(f", {words}" for words in (r.direction, *r.slips) if words)
-        off = "to the digit" if abs(match.error) < 5e-5 else f"{100 * match.error:+.2f} %"
+        off = "to the digit" if abs(match.error) < 5e-5 else f"{100 * match.error:+,.2f} %"
         return f"{r.counts}{direction} ({self.text(r.value)}, {off})"
 
     def _counter(self) -> str:
@@ -242,9 +242,9 @@ _TEXT: Mapping[str, Callable[[float], str]] = {
     "l2": bytes_text,
     "time": seconds_text,
     "flops": lambda n: f"{number_text(n / 1e9)} GFLOP",
-    "ratio": lambda n: f"{n:.3g}x",
+    "ratio": lambda n: f"{digits_text(n)}x",
     "tflops": rate_text,
-    "mfu": lambda n: f"{100 * n:.3g} %",
+    "mfu": lambda n: f"{digits_text(100 * n)} %",
     "bandwidth": lambda n: f"{bytes_text(n)}/s",
 }
 
@@ -471,7 +471,7 @@ def counts_table(c: Check) -> Table:
     for r, error in (
         (m.reading, m.error) for m in c.matches[:MOST_SHOWN] or (c.agrees or c.nearest,)
     ):
-        counted = (r.counts, r.direction or None, c.text(r.value), f"{100 * error:+.2f} %")
+        counted = (r.counts, r.direction or None, c.text(r.value), f"{100 * error:+,.2f} %")
         rows.append((*counted, "; ".join(r.slips) or "as asked", r.why or None))
     return Table(columns, tuple(rows))
 

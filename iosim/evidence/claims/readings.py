@@ -489,6 +489,8 @@ def parse(quantity: str, text: str) -> Amount:
     value = float(digits) * scale
     if not value > 0:
         raise InputError(f"`{quantity}` '{text}' is out of range; accepted: more than 0")
+    if quantity == "mfu" and not match[3] and value > 1:
+        raise InputError(f"`mfu` '{text}' is no share: write {text.strip()}%, or a number up to 1")
     # half a unit of the last digit that was written, as a share of the number
     decimals = len(digits.partition(".")[2])
     with_unit = text.strip() if match[3] else f"{text.strip()}{unit}"

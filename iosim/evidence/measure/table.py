@@ -84,7 +84,8 @@ def read_table(path: Path, columns: Sequence[str]) -> list[Row]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = f"{error}; accepted: a new file, or a table made here"
         raise InputError(f"`out` '{path}' cannot be read: {why}") from None
-    if names != list(columns) or any(None in row.values() for row in rows):
+    # a short row lacks values, a long one has some under no name
+    if names != list(columns) or any(None in (*row, *row.values()) for row in rows):
         raise InputError(
             f"`out` '{path}' is another table; accepted: a new file, or one that this command wrote"
         )

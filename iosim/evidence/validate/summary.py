@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from iosim.base.records import asdict, dataclass, plain
-from iosim.base.units import parse_limit
+from iosim.base.units import digits_text, parse_limit
 from iosim.evidence.validate.residuals import SMALL_BYTES, Comparison, Residual
 from iosim.evidence.validate.rows import QUANTITIES
 from iosim.show.tables import grouped
@@ -140,7 +140,9 @@ class Gate:
     def said(self, residuals: Sequence[Residual]) -> str:
         error, rows = self.error(residuals)
         result = (
-            "no row to hold against" if error is None else f"{100 * error:.3g}%, over {rows} rows,"
+            "no row to hold against"
+            if error is None
+            else f"{digits_text(100 * error)}%, over {rows} rows,"
         )
         text = f"{self.quantity}:{self.statistic} {result} against {100 * self.limit:g}%"
         text += (
@@ -169,7 +171,7 @@ class Gate:
         if error is None:
             return f"{self.quantity}: no row to hold against {100 * self.limit:g}%"
         if error > self.limit:
-            return f"{self.quantity}: {self.statistic} error {100 * error:.3g}% is above {100 * self.limit:g}%"
+            return f"{self.quantity}: {self.statistic} error {digits_text(100 * error)}% is above {100 * self.limit:g}%"
         return None
 
 

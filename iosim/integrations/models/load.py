@@ -165,6 +165,8 @@ def _with_part(text: str) -> tuple[str, str | None]:
     before, colon, part = text.rpartition(":")
     if not colon or Path(text).exists():
         return text, None
+    if part == "text":  # what is taken where nothing is said
+        return before, None
     if part in PARTS:
         return before, part
     if _known(before) is not None or Path(before).exists():
@@ -204,7 +206,7 @@ def _model(
     if inner is None or (part is None and _says_more(config, inner)):
         if part is not None:
             raise InputError(f"`model` '{name}' has no {part} part; accepted: without :{part}")
-        sees = parts["vision"] is not None and part is None
+        sees = parts["vision"] is not None
         return model_of(
             config, name, title, source, _beside(config, config, name, sees), nested=False
         )

@@ -190,6 +190,10 @@ def _whole(packed: Mapping[str, Any]) -> float | None:
     if method in METHODS:
         return METHODS[method]
     if method in ("bitsandbytes", "bnb"):
-        return 0.5 + 4 / 64 if packed.get("load_in_4bit") or packed.get("_load_in_4bit") else 1.0
+        if not (packed.get("load_in_4bit") or packed.get("_load_in_4bit")):
+            return 1.0
+        # A scale of 4 bytes for 64 numbers; where scales are packed, too, of 1, and 4 more for 256 of them.
+        packed_scales = packed.get("bnb_4bit_use_double_quant")
+        return 0.5 + ((1 + 4 / 256) / 64 if packed_scales else 4 / 64)
     bits = packed.get("bits") or packed.get("w_bit") or packed.get("wbits") or packed.get("nbits")
     return _bits(bits, packed.get("group_size", packed.get("q_group_size")), scale=SCALE + ZERO)

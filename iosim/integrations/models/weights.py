@@ -13,6 +13,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.integrations.models import patterns
+from iosim.integrations.models.around import around_layer, behind_layers
 from iosim.integrations.models.causal import has_head, is_crossed
 from iosim.integrations.models.mixers import OTHERS, state_numbers
 from iosim.integrations.models.packed import number_bytes
@@ -62,7 +63,8 @@ def _weights(read: Reading, width: int, entries: Sequence[Entry]) -> Weights:
     more = tuple(_more(read, width, entry, mlp) for entry, mlp in zip(entries, mlps, strict=True))
     facts = read.facts
     # A model without a head has no second matrix, either.
-    tied = read.flag(*TIED) or _is_tied_unsaid(read) or not has_head(read)
+    own_head = "own_head" in facts and has_head(read)
+    tied = not own_head and (read.flag(*TIED) or _is_tied_unsaid(read) or not has_head(read))
     return Weights(
         width,
         rows,
@@ -103,6 +105,9 @@ class _Feeds:
         older = read.config.get("activation_function") == "gelu"
         unknown = older or (not read.defaults and act in PLAIN_ACTIVATIONS)
         self.matrices = 2 if "plain" in read.facts or unknown else 3
+        said = read.get("feed_forward_proj")  # T5's, whose activation may have a gate: "gated-gelu"
+        if isinstance(said, str):
+            self.matrices = 3 if said.startswith("gated") else 2
         self.layers = 1 + max(entry.layer.place for entry in entries)
         off = any(read.get(key) is False for key in SWITCHES)
         self.experts, self.expert_width = (0, 0) if off else self._experts()
@@ -295,6 +300,9 @@ def _more(read: Reading, width: int, entry: Entry, mlp: Mlp) -> int:
     input_columns = read.number("hidden_size_per_layer_input")
     more = 2 * width * input_columns if input_columns and entry.first else 0
     more += 2 * width * read.number("laurel_rank") if entry.first else 0
+    more += (
+        around_layer(read, width, entry.layer.place, sparse=mlp.experts > 0) if entry.first else 0
+    )
     if mlp.experts and mlp.columns:
         more += 2 * width * mlp.columns
     if kind is None:
@@ -322,6 +330,12 @@ def _beside_attention(read: Reading, kind: LayerKind, width: int) -> int:
     if kind.compress is not None:
         return _compressing(read, kind, width) - kind.parameters(width)
     more = width * kind.heads * kind.head_dim_v if "gate" in read.facts else 0
+    if "latent_gate" in read.facts and kind.latent is not None:
+        # One matrix gives queries and a gate, of two vectors of the queries' rank.
+        rank, columns = kind.latent.q_rank or width, kind.heads * (kind.head_dim + kind.head_dim_v)
+        more += rank * (2 * columns - kind.heads * kind.head_dim)
+    index_heads = read.number("indexer_n_heads") + read.number("indexer_kv_heads")
+    more += width * index_heads * read.number("indexer_head_dim")
     if is_crossed(read):
         more += kind.parameters(width)
     if "relative" in read.facts:  # XLNet's matrix of distances
@@ -424,6 +438,7 @@ def _tables(read: Reading, width: int, rows: int, entries: Sequence[Entry], tied
     )
     inputs = read.number("altup_num_inputs")
     more += 2 * (inputs - 1) * width * width if inputs > 1 else 0
+    more += behind_layers(read, width)
     if "learned" in read.facts:
         more += (read.size("positions") or 0) * width
     narrow = read.number("embedding_size", "input_embedding_size", "word_embed_proj_dim")
@@ -437,6 +452,8 @@ def _tables(read: Reading, width: int, rows: int, entries: Sequence[Entry], tied
         # OPT's head has one, too, before that table.
         if read.get("word_embed_proj_dim") is not None:
             more += narrow * width
+        # A head of its own has as many columns as that table, where no key says how many it has.
         wide = read.number("output_embedding_size")
-        more += rows * (wide - width) + wide * width if wide and not tied else 0
+        if not tied:
+            more += rows * (wide - width) + wide * width if wide else rows * (narrow - width)
     return more

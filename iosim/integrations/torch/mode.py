@@ -190,7 +190,7 @@ class _Functions(TorchFunctionMode):
         out = function(*args, **kwargs)
         if function in FROM_NUMBERS and out.is_meta:
             numbers = [*args, *kwargs.values()][1 if function is Tensor.new_tensor else 0]
-            if not any(formulas.tensors_in(numbers)):
+            if not list(formulas.tensors_in(numbers)):
                 values.learn(self.recorder, out, numbers)
         return out
 
@@ -231,6 +231,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if self.recorder.paused:
             return function(*args, **kwargs)
+        _refuse_layouts((args, kwargs))
         if isinstance(function, torch._ops.HigherOrderOperator):
             out = function(*args, **kwargs)
             self._record(function, args, kwargs, out, higher=True)
@@ -274,6 +275,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, args: Sequence[Any], kwargs: dict[str, Any], out: Any, higher: bool
     ) -> None:
         recorder = self.recorder
+        _refuse_layouts(out)
         inputs = list(formulas.tensors_in((args, kwargs)))
         # A result in an argument's storage is no new memory: a view, or written in place.
         before = {t.untyped_storage()._cdata for t in inputs}
@@ -314,6 +316,18 @@ def _is_view(
     # Writing in place gives no new storage, either, but is a launch.
     writes = any(True for _ in formulas.overwritten(function, args, kwargs))
     return not writes and all(t.untyped_storage()._cdata in before for t in results)
+
+
+def _refuse_layouts(tensors: Any) -> None:
+    """Raises InputError: a tensor without one storage, such as a sparse or a nested one, whose launches no formula
+    describes."""
+    for tensor in formulas.tensors_in(tensors):
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            kind = "nested" if tensor.is_nested else str(tensor.layout)
+            raise InputError(
+                f"a {kind} tensor among the program's, whose traffic is not described; accepted: dense tensors "
+                "(torch.strided)"
+            )
 
 
 def _is_mask(index: Any) -> bool:

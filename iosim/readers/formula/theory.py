@@ -26,7 +26,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.records import dataclass, plain
-from iosim.base.units import bytes_text, count_text, number_text
+from iosim.base.units import bytes_text, count_text, digits_text, number_text
 from iosim.base.words import Level
 from iosim.catalog.algorithms import algorithm_of
 from iosim.hardware.profile import HardwareProfile
@@ -183,7 +183,7 @@ def beside_text(values: dict[str, Any]) -> str:
     return (
         f"mask: {values['kept_blocks']:,} of {values['blocks']:,} blocks kept, s = {values['kept_fraction']:.4g}; "
         f"N d + N^2 d^2 s / M = {values['theta_elements']:,.0f} elements a head with M = 4 d B = "
-        f"{values['fast_elements']:,}; the exact bytes are {values['times_above']:.3g} times that"
+        f"{values['fast_elements']:,}; the exact bytes are {digits_text(values['times_above'])} times that"
     )
 
 
@@ -441,7 +441,7 @@ def explanation(bounds: tuple[LevelBound, ...], gpu: str) -> list[str]:
         f"{sm.fast_elements:,} elements reach d^2 up to head_dim {sm.crossover_head_dim:,}, the L2's "
         f"{l2.fast_elements:,} up to {l2.crossover_head_dim:,}. Where M < d^2, P*d/sqrt(M) is the smaller term, and "
         "FlashAttention is not the best algorithm.",
-        f"With M = the L2, not an SM's memory, the term is {sm.term_bytes / l2.term_bytes:.3g} times smaller: "
+        f"With M = the L2, not an SM's memory, the term is {digits_text(sm.term_bytes / l2.term_bytes)} times smaller: "
         f"{bytes_text(round(sm.term_bytes))} between SMs and L2, {bytes_text(round(l2.term_bytes))} between L2 and "
         f"HBM. Inputs and outputs, once, are {bytes_text(l2.compulsory_bytes)}.",
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from iosim.base.units import (
     bytes_text,
+    digits_text,
     joules_text,
     per_second_text,
     scaled_text,
@@ -139,7 +140,7 @@ def _lead(choice: Choice, best: Option, second: Option) -> str:
         if (amount_per_token := o.a_token(choice.quantity)) is not None
     ]
     ratio = of_token[1] / of_token[0]
-    times = f"{ratio:.3g} times" if choice.per == "token" else f"{100 / ratio:.2g} % of"
+    times = f"{digits_text(ratio)} times" if choice.per == "token" else f"{100 / ratio:.2g} % of"
     at = f" at batch {second.work.batch}" if second.work.batch != best.work.batch else ""
     than = f"the {ranked(choice, second).split(' (')[0]} of {second.gpu.label}{at}"
     return (

@@ -13,7 +13,7 @@ from iosim.base.errors import InputError
 from iosim.base.fields import whole as within
 from iosim.base.progress import Progress, silent
 from iosim.base.records import asdict, cached_property, dataclass, plain, replace
-from iosim.base.units import bytes_text, seconds_text, some
+from iosim.base.units import bytes_text, digits_text, seconds_text, some
 from iosim.catalog.libraries import in_model
 from iosim.hardware.profile import load_profile
 from iosim.problem.asked import lengths
@@ -270,7 +270,7 @@ class WholeModels(Several[WholeRun]):
             priced, lambda run: (run.model.title, run.traffic.profile.name)
         ).items():
             costs = [
-                f"{run.dollars_per_million_tokens:,.3g} ({run.phase}, {some(run.work.keys, 'token')})"
+                f"{digits_text(run.dollars_per_million_tokens or 0)} ({run.phase}, {some(run.work.keys, 'token')})"
                 for run in runs
             ]
             yield f"A million tokens of {title} on {gpu} cost, in dollars: {', '.join(costs)}."
@@ -288,7 +288,7 @@ class WholeModels(Several[WholeRun]):
         experts = (_of_experts(run) for run in self if run.random is not None)
         of_runs = (note for run in self for note in run.traffic.notes)
         costs = (
-            f"cost of {run.title} with {run.model.title} on {run.traffic.profile.name}: {cost:,.3g} dollars per "
+            f"cost of {run.title} with {run.model.title} on {run.traffic.profile.name}: {digits_text(cost)} dollars per "
             f"million tokens, at {run.price_per_hour:g} dollars per hour of a GPU"
             for run in self
             if (cost := run.dollars_per_million_tokens) is not None

@@ -12,7 +12,7 @@ from iosim.base.errors import InputError
 from iosim.base.files import write_whole
 from iosim.base.progress import progress
 from iosim.base.records import asdict, dataclass, plain, replace
-from iosim.base.units import bytes_text, seconds_text
+from iosim.base.units import bytes_text, operations_text, seconds_text
 from iosim.base.words import WAYS
 from iosim.hardware.profile import HardwareProfile
 from iosim.hardware.trust import Evidence, evidence
@@ -254,7 +254,7 @@ class ProgramTraffic(Several[OperatorTraffic]):
             )
             share = 100 * attention.hbm.total / max(1, self.hbm.total)
             text += f"; attention ({kernels}) moves {bytes_text(attention.hbm.total)} of it, {share:.0f} %"
-        return f"{text}; {seconds_text(self.time_s)}, {self.flops / 1e9:,.1f} GFLOP in matrix products."
+        return f"{text}; {seconds_text(self.time_s)}, {operations_text(self.flops)} in matrix products."
 
     def to_text(self) -> str:
         tables = f"{self.table(DEPTH).text()}\n{self.by_operator(MOST_ROWS).text()}\n"

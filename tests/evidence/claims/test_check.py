@@ -188,7 +188,7 @@ def test_a_number_that_matches_nothing_says_what_is_nearest() -> None:
     result = claimed("987654321GB")
     assert result.matches == ()
     assert f"matches none of {result.tried} counts" in result.answer()
-    assert f"{100 * result.nearest.error:+.2f} %" in result.answer()
+    assert f"{100 * result.nearest.error:+,.2f} %" in result.answer()
 
 
 @settings(max_examples=examples(30), deadline=None)

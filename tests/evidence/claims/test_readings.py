@@ -75,3 +75,10 @@ def test_rates_and_ratios_have_their_units(option: str, text: str, value: float)
 def test_what_is_no_rate_is_refused(option: str, text: str) -> None:
     with pytest.raises(InputError, match="accepted"):
         parse(option, text)
+
+
+def test_a_share_above_one_is_not_guessed_to_be_a_factor() -> None:
+    """People write 45 for 45 %: as a factor of the tensor rate it would be 4,500 %."""
+    with pytest.raises(InputError, match=r"'45' is no share: write 45%, or a number up to 1"):
+        parse("mfu", "45")
+    assert parse("mfu", "0.45").value == parse("mfu", "45%").value

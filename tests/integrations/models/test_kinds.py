@@ -850,6 +850,15 @@ def test_packed_weights_of_the_text_stand_beside_it_or_in_a_file_of_their_own(
         ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64}, 4 + 20 / 64),
         ({"quant_method": "bitsandbytes", "_load_in_4bit": True}, 4.5),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, 4.5),
+        # Scales of 64 numbers in 8 bits, and one of 32 bits for 256 of those.
+        (
+            {
+                "quant_method": "bitsandbytes",
+                "load_in_4bit": True,
+                "bnb_4bit_use_double_quant": True,
+            },
+            4 + 8 / 64 + 32 / (64 * 256),
+        ),
         ({"quant_method": "fbgemm_fp8"}, 8),
         (
             {

@@ -156,6 +156,11 @@ def test_every_preset_is_in_the_golden_file_and_says_its_source() -> None:
     assert all_names()["meta-llama/meta-llama-3-8b"] == "llama-3-8b"
 
 
+def test_a_model_is_taken_as_it_is() -> None:
+    model = load_model("gpt2")
+    assert load_model(model) is model
+
+
 @pytest.mark.parametrize(
     ("name", "bytes_a_token"),
     [

@@ -167,6 +167,7 @@ def test_which_layers_have_experts(keys: dict[str, Any], experts: list[int]) -> 
 
 
 TABLE = 1000 * 1024
+T5 = DENSE | {"model_type": "t5", "architectures": ["T5EncoderModel"], "num_key_value_heads": None}
 
 
 @pytest.mark.parametrize(
@@ -220,6 +221,57 @@ TABLE = 1000 * 1024
             | {"model_type": "gpt2", "add_cross_attention": True, "n_positions": 100}
             | {"num_key_value_heads": None, "n_inner": 4096},
             TABLE + 100 * 1024 + 6 * (8 * 1024**2 + 2 * 1024 * 4096),
+        ),
+        # T5's first encoders have no gate; those whose activation is said to have one do.
+        (T5, TABLE + 6 * (4 * 1024**2 + 2 * 1024 * 4096)),
+        (T5 | {"feed_forward_proj": "relu"}, TABLE + 6 * (4 * 1024**2 + 2 * 1024 * 4096)),
+        (T5 | {"feed_forward_proj": "gated-gelu"}, TABLE + 6 * (4 * 1024**2 + 3 * 1024 * 4096)),
+        # Nemotron-H's class gives its head a matrix, whatever is said of one.
+        (
+            DENSE
+            | {"model_type": "nemotron_h", "hybrid_override_pattern": "*-*-*-"}
+            | {"head_dim": 64},
+            2 * TABLE + 3 * (ATTENTION + 2 * 1024 * 4096),
+        ),
+        # A head of its own has as many columns as ALBERT's table.
+        (
+            DENSE
+            | {"model_type": "albert", "embedding_size": 128, "num_hidden_groups": 1}
+            | {"num_key_value_heads": None, "tie_word_embeddings": False},
+            2 * 1000 * 128 + 128 * 1024 + 4 * 1024**2 + 2 * 1024 * 4096,
+        ),
+        # A.X-K2: one matrix of two ranks for queries and a gate, and a gate of rank 16 before attention, and before
+        # the experts that all layers but the first have.
+        (
+            DENSE
+            | {"model_type": "axk2", "q_lora_rank": 384, "kv_lora_rank": 128, "gated_norm_rank": 16}
+            | {"qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64}
+            | {"index_topk": 2048, "index_n_heads": 16, "index_head_dim": 128}
+            | {"n_routed_experts": 8, "n_shared_experts": 1, "moe_intermediate_size": 512}
+            | {"first_k_dense_replace": 1},
+            TABLE
+            + 6 * (384 * 1024 + 2 * 384 * 16 * (96 + 64) + 1024 * 160 + 128 * 16 * 128 + 1024**2)
+            + 6 * (384 * 16 * 128 + 1024 * 128 + 1024 * 16)
+            + (6 + 5) * 2 * 1024 * 16
+            + DENSE_MLP
+            + 5 * (EXPERTS + 3 * 1024 * 512),
+        ),
+        # Qwen4-Exp: four copies of the residual stream, mixed by rank 320 twice a layer and once behind them; the
+        # second layer looks up pairs and triples of tokens, in eight tables each.
+        (
+            DENSE
+            | {"model_type": "qwen4_exp_text", "head_dim": 64, "hc_count": 4, "hc_lowrank": 320}
+            | {"layer_types": ["indexed_attention"] * 6, "num_experts": 8, "num_experts_per_tok": 2}
+            | {"moe_intermediate_size": 512, "shared_expert_intermediate_size": 512}
+            | {"indexer_n_heads": 8, "indexer_kv_heads": 1, "indexer_head_dim": 128}
+            | {"ple_layer_ids": [2], "ple_embed_dim": 1024, "ngram_size": 3, "heads_per_ngram": 8}
+            | {"ngram_vocab_size_base": 5000},
+            TABLE
+            + 6 * (ATTENTION + 1024 * 16 * 64 + 1024 * 9 * 128 + EXPERTS + 3 * 1024 * 512)
+            + 6 * 2 * (2 * 320 * 4 * 1024 + 4 * 4 * 1024)
+            + 2 * 320 * 4 * 1024
+            + 1024 * (4 + 1) * 1024
+            + 16 * 5000 * 1024 // 16,
         ),
     ],
 )

@@ -744,3 +744,19 @@ class TestRefusals:
             t.table(depth=-1)
         with pytest.raises(InputError, match="phase 'both'"):
             t.result.phase("both")
+
+
+@pytest.mark.parametrize(
+    ("kind", "program"),
+    [
+        ("torch.sparse_csr", lambda x: x.to_sparse_csr() @ x),
+        ("torch.sparse_coo", lambda x: x.to_sparse()),
+        ("nested", lambda x: torch.nested.nested_tensor([x, x[:2]]) * 2),
+    ],
+)
+def test_a_tensor_without_one_storage_is_refused_in_a_line(
+    kind: str, program: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    message = f"a {kind} tensor .* is not described; accepted: dense tensors"
+    with TrafficMode(gpu="a100"), pytest.raises(InputError, match=message):
+        program(torch.eye(4))
