@@ -360,7 +360,7 @@ PAIRS = schema.Pairs(ONE, ONE, ("depth", "rate"))
 
 
 @pytest.mark.parametrize(
-    ("spec", "value", "said"),
+    ("spec", "value", "reasons"),
     [
         (ASCENDING, [1, 2], []),
         (ASCENDING, [1, 1], ["must be in ascending order"]),
@@ -381,8 +381,8 @@ PAIRS = schema.Pairs(ONE, ONE, ("depth", "rate"))
         (schema.Flag(only=True), 1, ["must be true, not 1"]),
     ],
 )
-def test_what_a_form_says_of_a_value(spec: Any, value: Any, said: list[str]) -> None:
-    assert [problem.reason for problem in spec.problems(value, "x")] == said
+def test_what_a_form_says_of_a_value(spec: Any, value: Any, reasons: list[str]) -> None:
+    assert [problem.reason for problem in spec.problems(value, "x")] == reasons
 
 
 def test_long_numbers_are_told_by_their_digits() -> None:

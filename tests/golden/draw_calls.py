@@ -123,23 +123,23 @@ class Drawing:
         name = self.lot.choice([*self.options])
         words = self.lot.choice(self.good[name]).split()
         first = next((n for n, word in enumerate(words) if word.startswith("--")), len(words))
-        given: list[list[str]] = []
+        groups: list[list[str]] = []
         for word in words[first:]:
             if word.startswith("--"):
-                given.append([word])
+                groups.append([word])
             else:
-                given[-1].append(word)
+                groups[-1].append(word)
         for _ in range(self.lot.choice((1, 1, 2, 2, 3, 4)) if self.options[name] else 0):
-            if given and self.lot.random() < 0.15:
-                given.pop(self.lot.randrange(len(given)))
+            if groups and self.lot.random() < 0.15:
+                groups.pop(self.lot.randrange(len(groups)))
                 continue
-            typed = [g[0] for g in given if g[0] in self.options[name]]
+            typed = [g[0] for g in groups if g[0] in self.options[name]]
             again = typed and self.lot.random() < 0.25
             option = self.lot.choice(typed if again else [*self.options[name]])
             value = self.value(option, self.options[name][option])
             if value is not None:
-                given = [g for g in given if g[0] != option] + [[option, *value]]
-        return " ".join([*words[:first], *(word for g in given for word in g)])
+                groups = [g for g in groups if g[0] != option] + [[option, *value]]
+        return " ".join([*words[:first], *(word for g in groups for word in g)])
 
 
 class News:
@@ -206,7 +206,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=900.0)
-    given = parser.parse_args()
+    groups = parser.parse_args()
 
     def stopped(*_: Any) -> None:
         raise Slow
@@ -218,7 +218,7 @@ def main() -> None:
         altered.start()
         from drawn_cases import CALLS_FILE
 
-        for call in drawn(given.seed, given.seconds):
+        for call in drawn(groups.seed, groups.seconds):
             with CALLS_FILE.open("a", encoding="utf-8") as file:
                 file.write(call + "\n")
             print(call, flush=True)

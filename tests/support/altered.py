@@ -91,11 +91,11 @@ class Watch:
         if not same:
             self.altered.add(number)
 
-    def two(self, number: int, word: str, instead: str, left: Any, right: Any) -> Any:
+    def two(self, number: int, word: str, instead: str, first: Any, second: Any) -> Any:
         """left word right."""
-        value = FUNCTIONS[word](left, right)
+        value = FUNCTIONS[word](first, second)
         if number not in self.altered:
-            self.differs(number, value, lambda: FUNCTIONS[instead](left, right))
+            self.differs(number, value, lambda: FUNCTIONS[instead](first, second))
         return value
 
     def chain(self, numbers: Sequence[int], words: Sequence[str], *operands: Any) -> Any:
@@ -107,10 +107,10 @@ class Watch:
                 return value
         raise AssertionError("a comparison of nothing")
 
-    def up(self, number: int, left: Any, right: Any) -> Any:
+    def up(self, number: int, first: Any, second: Any) -> Any:
         """left / right, rounded up."""
-        value = -(-left // right)
-        self.differs(number, value, lambda: left // right)
+        value = -(-first // second)
+        self.differs(number, value, lambda: first // second)
         return value
 
     def test(self, if_true: int, if_false: int, value: Any) -> Any:
@@ -162,17 +162,17 @@ WATCH = Watch()
 def tested(node: ast.AST) -> list[ast.expr]:
     """Expressions in a node of which only the truth matters."""
     if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
-        found = [node.test]
+        expressions = [node.test]
     elif isinstance(node, ast.comprehension):
-        found = list(node.ifs)
+        expressions = list(node.ifs)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        found = [node.operand]
+        expressions = [node.operand]
     else:
         return []
-    for expression in found:  # grows
+    for expression in expressions:  # grows
         if isinstance(expression, ast.BoolOp):
-            found += expression.values
-    return found
+            expressions += expression.values
+    return expressions
 
 
 class Form(ast.NodeTransformer):
@@ -193,12 +193,12 @@ class Form(ast.NodeTransformer):
         self, name: str, node: ast.expr, *args: ast.expr | int | str | Sequence[Any]
     ) -> ast.expr:
         """A call of a method of Watch; first numbers are of the module's table."""
-        given = [
+        arguments = [
             a if isinstance(a, ast.expr) else ast.parse(repr(a), mode="eval").body for a in args
         ]
         method = ast.Attribute(ast.Name(WATCHED, ast.Load()), name, ast.Load())
-        made = ast.Call(method, given, [])
-        return ast.fix_missing_locations(ast.copy_location(made, node))
+        watching_form = ast.Call(method, arguments, [])
+        return ast.fix_missing_locations(ast.copy_location(watching_form, node))
 
     def n(self, number: int) -> ast.expr:
         """The number of a change in the process."""
@@ -207,9 +207,9 @@ class Form(ast.NodeTransformer):
     def ns(self, numbers: Sequence[int]) -> ast.expr:
         return ast.Tuple([self.n(x) for x in numbers], ast.Load())
 
-    def word(self, left: ast.expr, right: ast.expr, word: str, text: str) -> int | None:
+    def word(self, first: ast.expr, second: ast.expr, word: str, text: str) -> int | None:
         before = len(self.places.found)
-        self.places.between(left, right, word, text)
+        self.places.between(first, second, word, text)
         if len(self.places.found) == before:
             return None
         return self.edit(*self.places.found[-1])
@@ -217,8 +217,8 @@ class Form(ast.NodeTransformer):
     def visit_Compare(self, node: ast.Compare) -> ast.expr:
         operands = [node.left, *node.comparators]
         numbers = []
-        for op, left, right in zip(node.ops, operands, operands[1:], strict=False):
-            start, end = self.places.span(left)[1], self.places.span(right)[0]
+        for op, first, second in zip(node.ops, operands, operands[1:], strict=False):
+            start, end = self.places.span(first)[1], self.places.span(second)[0]
             word, other = COMPARISONS[type(op)]
             place = self.places.source[start:end].find(word)
             at = start + place
@@ -258,10 +258,10 @@ class Form(ast.NodeTransformer):
             number = self.edit(
                 *self.places.span(node), f"(({text(inner.left.operand)}) // {text(inner.right)})"
             )
-            left, right = self.visit(inner.left.operand), self.visit(inner.right)
+            first, second = self.visit(inner.left.operand), self.visit(inner.right)
             if number is not None:
-                return self.call("up", node, self.n(number), left, right)
-            inner.left.operand, inner.right = left, right
+                return self.call("up", node, self.n(number), first, second)
+            inner.left.operand, inner.right = first, second
             return node
         self.generic_visit(node)
         return node
@@ -270,8 +270,8 @@ class Form(ast.NodeTransformer):
         is_and, is_test = isinstance(node.op, ast.And), id(node) in self.tests
         word, other = ("and", "or") if is_and else ("or", "and")
         numbers = [
-            self.word(left, right, word, other)
-            for left, right in zip(node.values, node.values[1:], strict=False)
+            self.word(first, second, word, other)
+            for first, second in zip(node.values, node.values[1:], strict=False)
         ]
         values = [self.visit(value) for value in node.values]
         around = [None, *numbers, None]
@@ -311,10 +311,12 @@ class Form(ast.NodeTransformer):
     def visit_Return(self, node: ast.Return) -> ast.stmt:
         number = None
         if isinstance(node.value, ast.Tuple) and len(node.value.elts) > 1:
-            *_, one, two = node.value.elts
+            *_, before_last, last = node.value.elts
             span, text = self.places.span, self.places.text
-            between = self.places.source[span(one)[1] : span(two)[0]]
-            number = self.edit(span(one)[0], span(two)[1], text(two) + between + text(one))
+            between = self.places.source[span(before_last)[1] : span(last)[0]]
+            number = self.edit(
+                span(before_last)[0], span(last)[1], text(last) + between + text(before_last)
+            )
         self.generic_visit(node)
         if (
             number is not None
@@ -339,29 +341,29 @@ class Form(ast.NodeTransformer):
         return node
 
 
-def made(file: str, path: Path) -> tuple[CodeType, list[Edit]]:
+def watching_form(file: str, path: Path) -> tuple[CodeType, list[Edit]]:
     source = path.read_text(encoding="utf-8")
     digest = hashlib.sha256((source + Path(__file__).read_text()).encode()).hexdigest()[:16]
-    kept = Path(
+    compiled = Path(
         os.environ[FOLDER], "forms", f"{file.replace('/', '.')}.{digest}.{sys.version_info[1]}"
     )
-    if kept.exists():
-        return marshal.loads(kept.read_bytes())  # type: ignore[no-any-return]
+    if compiled.exists():
+        return marshal.loads(compiled.read_bytes())  # type: ignore[no-any-return]
     tree = ast.parse(source)
     form = Form(file, source, tree)
     tree = form.visit(tree)
     code = compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = kept.with_suffix(f".{os.getpid()}")
+    compiled.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = compiled.with_suffix(f".{os.getpid()}")
     unfinished.write_bytes(marshal.dumps((code, form.table)))
-    unfinished.replace(kept)
+    unfinished.replace(compiled)
     return code, form.table
 
 
 class Loader(importlib.machinery.SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         path = Path(self.path)
-        code, table = made(path.relative_to(ROOT).as_posix(), path)
+        code, table = watching_form(path.relative_to(ROOT).as_posix(), path)
         module.__dict__[WATCHED] = WATCH
         module.__dict__[BASE] = len(WATCH.edits)
         WATCH.edits += table
@@ -415,8 +417,8 @@ def altered_in(words: Sequence[str]) -> set[Edit]:
         subprocess.run([sys.executable, "-m", "pytest", *words], env=here, cwd=ROOT, check=False)
         return {
             (file, start, end, text)
-            for found in Path(folder).glob("*.json")
-            for file, start, end, text in json.loads(found.read_text(encoding="utf-8"))
+            for piece in Path(folder).glob("*.json")
+            for file, start, end, text in json.loads(piece.read_text(encoding="utf-8"))
         }
 
 

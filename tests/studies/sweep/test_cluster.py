@@ -193,14 +193,14 @@ def test_workers_that_go_are_waited_for_and_then_given_up(
     assert f"dask '{ADDRESS}' has no worker left; accepted: the same" in refusal()
     # Looks after 5 s, 10 s and so on: the second finds none, and 30 s later there is none still.
     assert cluster.looks == [0, 5, 10, 15, 20, 25, 30, 35, 40]
-    said = capfd.readouterr().err
-    assert said.count("has no worker left; waiting 30 s for one") == 1
+    errors = capfd.readouterr().err
+    assert errors.count("has no worker left; waiting 30 s for one") == 1
 
 
 def test_workers_that_come_back_in_time(played: Played, capfd: pytest.CaptureFixture[str]) -> None:
     """Gone at 5 s and back at 30 s, gone again at 35 s: the wait begins anew, and the part is done at 62 s."""
-    gone, there = (), (1,)
-    looks = (there, gone, gone, gone, gone, gone, there, gone)
+    gone, back = (), (1,)
+    looks = (back, gone, gone, gone, gone, gone, back, gone)
     cluster = played(threads=looks, ready_after_s=62.0)
     sweep(**GRID, dask=ADDRESS)
     assert cluster.looks[-1] == 60
@@ -208,7 +208,7 @@ def test_workers_that_come_back_in_time(played: Played, capfd: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "refused_with"),
     [
         (CancelledError(), "the scheduler of dask '{}' is gone"),
         (ImportError("no module\nnamed iosim"), "no such iosim: no module named iosim; accepted"),
@@ -216,6 +216,6 @@ def test_workers_that_come_back_in_time(played: Played, capfd: pytest.CaptureFix
     ],
     ids=["cancelled", "another package", "says nothing"],
 )
-def test_parts_that_fail(played: Played, broken: BaseException, said: str) -> None:
+def test_parts_that_fail(played: Played, broken: BaseException, refused_with: str) -> None:
     played(broken=broken)
-    assert said.format(ADDRESS) in refusal()
+    assert refused_with.format(ADDRESS) in refusal()

@@ -108,9 +108,9 @@ def test_a_step_fits_where_it_fills_the_memory_to_the_last_byte() -> None:
     assert longest_sequence(model, setup, over.capacity_bytes) == setup.seq_len - TOKEN_STEP
     lengths = [setup.seq_len, 2 * setup.seq_len]
     for more, longest, cells in ((0, setup.seq_len, "1 of 2 cells fits"), (1, None, "0 of 2")):
-        found = frontier(model, setup, l4, "layers", [2], lengths, reserve_bytes=reserve + more)
-        assert found.longest == ((longest or setup.seq_len - TOKEN_STEP),)
-        assert cells in found.answer
+        of_two = frontier(model, setup, l4, "layers", [2], lengths, reserve_bytes=reserve + more)
+        assert of_two.longest == ((longest or setup.seq_len - TOKEN_STEP),)
+        assert cells in of_two.answer
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_the_longest_sequence_is_found_from_any_bracket(fitting: int, beyond: in
     """In steps of TOKEN_STEP, of which four fit; a bracket may end between two of them."""
     model, setup = Decoder(layers=1, width=128, heads=2), Setup(seq_len=4 * TOKEN_STEP)
     ends = (n if n is None else n * TOKEN_STEP for n in (fitting, beyond))
-    found = longest_sequence(model, setup, peak_bytes(model, setup), *ends)
-    assert found == 4 * TOKEN_STEP
+    tokens = longest_sequence(model, setup, peak_bytes(model, setup), *ends)
+    assert tokens == 4 * TOKEN_STEP
     if beyond is not None:
         between = beyond * TOKEN_STEP - 1
         again = longest_sequence(
