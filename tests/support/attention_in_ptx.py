@@ -140,6 +140,8 @@ def arguments(
     return {**tensors, names["starts"]: first, "tokens": tokens, **steps}
 
 
-def evaluated(code: str, grid: Sequence[int], given: Mapping[str, TensorArgument | int]) -> Evaluated:
+def evaluated(
+    code: str, grid: Sequence[int], given: Mapping[str, TensorArgument | int]
+) -> Evaluated:
     (entry,) = entries(code).values()
     return evaluate(entry, tuple(grid), given)

@@ -65,7 +65,11 @@ def function(*parameters: Any) -> Any:
     ("value", "more", "kind"),
     [
         (0, {}, "i32"),
-        (1, {}, "constexpr"),  # Triton makes a 1 part of the code, unless the argument says otherwise
+        (
+            1,
+            {},
+            "constexpr",
+        ),  # Triton makes a 1 part of the code, unless the argument says otherwise
         (1, {"annotation_type": "i32"}, "i32"),
         (1, {"do_not_specialize": True}, "i32"),
         (True, {}, "i1"),
@@ -97,7 +101,10 @@ def test_what_is_divisible_by_16_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     fn = function(*(parameter(name) for name in ("p", "a", "b", "c")))
     compile_for(fn, {"p": "*fp16", "a": 32, "b": 33, "c": 1}, "a100", 8, 2, registers=128)
     (call,) = calls
-    assert call.source.attributes == {(0,): [["tt.divisibility", 16]], (1,): [["tt.divisibility", 16]]}
+    assert call.source.attributes == {
+        (0,): [["tt.divisibility", 16]],
+        (1,): [["tt.divisibility", 16]],
+    }
     assert call.target == ("cuda", 80, 32)
     assert call.options == {"num_warps": 8, "num_stages": 2, "maxnreg": 128}
     compile_for(fn, {"p": "*fp16", "a": 32, "b": 33, "c": 1}, "a100", 4, 3)
@@ -117,12 +124,26 @@ def test_what_is_left_out_is_the_functions_default(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("value", [object(), SimpleNamespace(dtype="torch.complex64")])
 def test_a_type_that_is_not_known(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     stand_in(monkeypatch)
-    with pytest.raises(InputError, match="args x .* is no number, tensor or word"):
+    with pytest.raises(InputError, match=r"args x .* is no number, tensor or word"):
         compile_for(function(parameter("x")), {"x": value}, H100, 4, 3)
 
 
 def forward_parameters() -> Any:
-    names = "sm_scale M Z H Q K V Out N_CTX HEAD_DIM BLOCK_M BLOCK_N STAGE".split()
+    names = [
+        "sm_scale",
+        "M",
+        "Z",
+        "H",
+        "Q",
+        "K",
+        "V",
+        "Out",
+        "N_CTX",
+        "HEAD_DIM",
+        "BLOCK_M",
+        "BLOCK_N",
+        "STAGE",
+    ]
     constants = names[-4:]
     return function(*(parameter(n, is_constexpr=n in constants) for n in names))
 
