@@ -35,10 +35,10 @@ def tiles(
     """What is read of the kernel; `folded`: so many of the tensors' outer axes are said as one."""
     sides = [SIDES[axis] for axis in outer]
     shape = sides if not folded else _folded(sides, folded)
-    given = ptx.arguments(shape, ptx.strides(outer, SIDES), TOKENS)
+    parameters = ptx.arguments(shape, ptx.strides(outer, SIDES), TOKENS)
     splits = how.get("splits", 1)
     grid = [SIDES[axis] * (splits if axis == "batch" else 1) for axis in axes]
-    read = ptx.evaluated(ptx.text(axes, **how), grid, given)
+    read = ptx.evaluated(ptx.text(axes, **how), grid, parameters)
     return attention_tiles(read, SIDES["heads"], SIDES["batch"])
 
 
@@ -86,9 +86,9 @@ def test_packed_sequences() -> None:
     """[rows of all sequences, heads, columns]: the first rows of two sequences of 96 and 32 rows stand in a tensor, and
     of the second one's three query blocks two lie behind its end."""
     steps = {"row": SIDES["heads"] * WIDTH, "head": WIDTH, "sequence": 0}
-    given = ptx.arguments((128, SIDES["heads"]), steps, TOKENS, starts=(0, 96, 128))
+    parameters = ptx.arguments((128, SIDES["heads"]), steps, TOKENS, starts=(0, 96, 128))
     axes = ("blocks", "batch", "heads")
-    read = ptx.evaluated(ptx.text(axes, is_packed=True), (3, 2, SIDES["heads"]), given)
+    read = ptx.evaluated(ptx.text(axes, is_packed=True), (3, 2, SIDES["heads"]), parameters)
     assert attention_tiles(read, SIDES["heads"], 2) == AttentionTiles(
         ROWS, KEYS, False, "batch", 0, False, False, 1, False
     )
@@ -110,9 +110,11 @@ def tiles_of(shape: tuple[int, int, int], **how: Any) -> AttentionTiles:
     """Of [sequences, heads, tokens], query blocks fastest."""
     batch, heads, tokens = shape
     outer = ("batch", "heads", "tokens")
-    given = ptx.arguments(shape, ptx.strides(outer, dict(zip(outer, shape, strict=True))), tokens)
+    parameters = ptx.arguments(
+        shape, ptx.strides(outer, dict(zip(outer, shape, strict=True))), tokens
+    )
     grid = (-(-tokens // ROWS), heads, batch * how.get("splits", 1))
-    return attention_tiles(ptx.evaluated(ptx.text(**how), grid, given), heads, batch)
+    return attention_tiles(ptx.evaluated(ptx.text(**how), grid, parameters), heads, batch)
 
 
 def test_a_last_block_of_fewer_rows_is_no_smaller_tile() -> None:
@@ -141,8 +143,8 @@ def test_numbers_that_are_no_first_rows(starts: tuple[int, ...]) -> None:
     """First rows of packed sequences begin with 0 and end with the number of all rows; others say nothing of them, so
     that of two sequences each has half of the rows."""
     steps = {"row": SIDES["heads"] * WIDTH, "head": WIDTH, "sequence": 64 * SIDES["heads"] * WIDTH}
-    given = ptx.arguments((128, SIDES["heads"]), steps, 64, starts=starts)
-    read = ptx.evaluated(ptx.text(), (2, SIDES["heads"], 2), given)
+    parameters = ptx.arguments((128, SIDES["heads"]), steps, 64, starts=starts)
+    read = ptx.evaluated(ptx.text(), (2, SIDES["heads"], 2), parameters)
     assert attention_tiles(read, SIDES["heads"], 2) == PLAIN
 
 
@@ -166,7 +168,9 @@ def test_axes_of_one_place_are_left_out(walk: tuple[str, ...], order: tuple[Orde
 
 def test_tensors_without_their_names() -> None:
     names = {**ptx.NAMES, "k": "left", "out": "result"}
-    given = ptx.arguments((1, 1, 32), {"row": WIDTH, "head": 0, "sequence": 0}, 32, names=names)
-    read = ptx.evaluated(ptx.text(names=names), (1, 1, 1), given)
+    parameters = ptx.arguments(
+        (1, 1, 32), {"row": WIDTH, "head": 0, "sequence": 0}, 32, names=names
+    )
+    read = ptx.evaluated(ptx.text(names=names), (1, 1, 1), parameters)
     with pytest.raises(InputError, match="no tensor K and O of attention; given: q, left, result"):
         attention_tiles(read, 1)

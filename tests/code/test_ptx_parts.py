@@ -56,9 +56,9 @@ def test_the_least_and_the_most_as_a_type_orders_them(kind: str, least: int) -> 
     of = Kind(kind[0], int(kind[1:]))
     pairs = [(-5, 3), (3, -5), (0, 0), (7, 7), (-5, -5), (0, 7)]
     a, b = (np.array([column]) for column in zip(*pairs, strict=True))
-    most = -5 if least == 3 else 3
+    largest = -5 if least == 3 else 3
     assert minimum(a, b, of).tolist() == [[least, least, 0, 7, -5, 0]]  # type: ignore[union-attr]
-    assert maximum(a, b, of).tolist() == [[most, most, 0, 7, -5, 7]]  # type: ignore[union-attr]
+    assert maximum(a, b, of).tolist() == [[largest, largest, 0, 7, -5, 7]]  # type: ignore[union-attr]
 
 
 def test_the_type_that_an_instruction_reads() -> None:
@@ -125,25 +125,25 @@ def snapshot(**registers: Value) -> Snapshot:
 def test_a_register_that_moves_evenly_has_a_step() -> None:
     """The third lane has left the loop: how far it moves is nobody's business."""
     spells = [np.array([[n, 5 + n, 100 * n * n]]) for n in (0, 2, 4)]
-    moved = steps(*(snapshot(a=value) for value in spells))
-    assert moved is not None
-    assert whole(moved["a"])[0, :2].tolist() == [2, 2]
+    by_register = steps(*(snapshot(a=value) for value in spells))
+    assert by_register is not None
+    assert whole(by_register["a"])[0, :2].tolist() == [2, 2]
     assert steps(snapshot(a=spells[0]), snapshot(a=spells[1]), snapshot(a=spells[1])) is None
 
 
 def test_sums_of_columns_move_by_a_number_a_cta() -> None:
-    moved = steps(*(snapshot(a=Split(COLUMN * n, ROW)) for n in (1, 2, 3)))
-    assert moved is not None
-    assert whole(moved["a"]).tolist() == COLUMN.tolist()
+    by_register = steps(*(snapshot(a=Split(COLUMN * n, ROW)) for n in (1, 2, 3)))
+    assert by_register is not None
+    assert whole(by_register["a"]).tolist() == COLUMN.tolist()
     # Of other rows the difference is by lane, too.
     rows = [Split(COLUMN, ROW * n) for n in (1, 2, 3)]
-    moved = steps(*(snapshot(a=value) for value in rows))
-    assert moved is not None
-    assert (whole(moved["a"]) == ROW).all()
+    by_register = steps(*(snapshot(a=value) for value in rows))
+    assert by_register is not None
+    assert (whole(by_register["a"]) == ROW).all()
     mixed = [ROW, Split(COLUMN, ROW), Split(2 * COLUMN, ROW)]
-    moved = steps(*(snapshot(a=value) for value in mixed))
-    assert moved is not None
-    assert (whole(moved["a"]) == COLUMN).all()
+    by_register = steps(*(snapshot(a=value) for value in mixed))
+    assert by_register is not None
+    assert (whole(by_register["a"]) == COLUMN).all()
 
 
 @pytest.mark.parametrize(
@@ -160,8 +160,8 @@ def test_sums_of_columns_move_by_a_number_a_cta() -> None:
 def test_what_was_not_known_in_one_of_the_spells(
     old: Value, middle: Value, new: Value, is_even: bool
 ) -> None:
-    moved = steps(snapshot(a=old), snapshot(a=middle), snapshot(a=new))
-    assert moved == ({} if is_even else None)
+    by_register = steps(snapshot(a=old), snapshot(a=middle), snapshot(a=new))
+    assert by_register == ({} if is_even else None)
 
 
 @pytest.mark.parametrize("turned", [None, 0, 1, 2])
@@ -171,8 +171,8 @@ def test_a_predicate_must_be_what_it_was(turned: int | None) -> None:
         spells = [np.array([[True, False, True]]) for _ in range(3)]
         if turned is not None:
             spells[place][0, turned] ^= True
-        moved = steps(*(snapshot(p=flags) for flags in spells))
-        assert moved == (None if turned in (0, 1) else {})
+        by_register = steps(*(snapshot(p=flags) for flags in spells))
+        assert by_register == (None if turned in (0, 1) else {})
 
 
 def compared(site: int, *difference: int, word: str = "lt") -> Compared:
@@ -206,16 +206,16 @@ def bent(site: int, *operands: int, name: str = "and") -> Bent:
 def test_spells_through_which_no_comparison_turns(
     before: list[Recorded], after: list[Recorded], spells: int | None
 ) -> None:
-    found = repeats(before, after, ALL, 1)
-    assert (None if found is None else int(found.min())) == spells
+    folds = repeats(before, after, ALL, 1)
+    assert (None if folds is None else int(folds.min())) == spells
 
 
 @pytest.mark.parametrize("bits", [62, 63])
 def test_a_shift_by_62_is_the_last_that_moves_evenly(bits: int) -> None:
     """2^63 is no number of 64 bits with a sign."""
     before, after = (bent(1, n, bits, name="shr") for n in (0, 1 << 62))
-    found = repeats([before], [after], ALL, 1)
-    assert (found is None) == (bits == 63)
+    folds = repeats([before], [after], ALL, 1)
+    assert (folds is None) == (bits == 63)
 
 
 def test_a_shift_that_lanes_do_not_share_is_not_even() -> None:

@@ -46,12 +46,12 @@ def text(body: str) -> str:
 
 def run(body: str, lanes: int = LANES, grid: tuple[int, ...] = GRID, n: int = 20) -> Evaluated:
     (entry,) = entries(text(body)).values()
-    given = {
+    parameters = {
         "x": TensorArgument("x", (4096,), "fp32"),
         "v": TensorArgument("v", (len(VALUES),), "int32", VALUES),
         "n": n,
     }
-    return evaluate(entry, grid, given, (lanes,))
+    return evaluate(entry, grid, parameters, (lanes,))
 
 
 def words_of(evaluated: Evaluated) -> Counter[tuple[int, int]]:
@@ -168,7 +168,7 @@ VALUES_OF: dict[str, tuple[str, Callable[[int, int, int], int]]] = {
         "setp.lt.s32 %p1, %r1, 30; setp.ge.and.s32 %p2|%p3, %r1, 10, %p1; selp.b32 %r5, 1, 0, %p2; "
         "selp.b32 %r6, 2, 0, %p3; add.s32 %r4, %r5, %r6;",
         # p3 is (not t >= 10) and p1: the second answer is joined as well
-        lambda t, x, y: (10 <= t < 30) + 2 * (t < 10),
+        lambda t, x, y: int(10 <= t < 30) + (2 if t < 10 else 0),
     ),
     "a comparison or not another's": (
         "setp.lt.s32 %p1, %r1, 30; setp.eq.or.s32 %p2, %r1, 10, !%p1; selp.b32 %r4, 1, 0, %p2;",
@@ -761,9 +761,9 @@ def test_copies_into_and_out_of_shared_memory(name: str) -> None:
         "setp.eq.s32 %p0, %r1, 0; "
     )
     read = run(ready + copy)
-    there = [(s.mode, s.bytes // read.ctas) for s in read.sites if s.space == "global"]
-    assert there == accesses
-    assert [said.startswith(note) for said in read.notes] == ([True] if note else [])
+    to_global = [(s.mode, s.bytes // read.ctas) for s in read.sites if s.space == "global"]
+    assert to_global == accesses
+    assert [sentence.startswith(note) for sentence in read.notes] == ([True] if note else [])
 
 
 def test_parameters_of_a_call_are_no_memory() -> None:
@@ -806,8 +806,8 @@ def test_atomics_and_reductions_pass_l1_by() -> None:
     st.global.u32 [%rd1], %r5;
 """
     read = run("mov.u32 %r90, tile;" + body)
-    there = [(s.mode, s.through_l1) for s in read.sites if s.space == "global"]
-    assert there == [
+    to_global = [(s.mode, s.through_l1) for s in read.sites if s.space == "global"]
+    assert to_global == [
         (Mode.REDUCE, False),
         (Mode.REDUCE, False),
         (Mode.LOAD, True),

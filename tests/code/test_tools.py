@@ -56,14 +56,14 @@ def test_where_a_tool_is_looked_for(
         (wheel, [Path("/wheel/backends/nvidia/bin/nvdisasm")]),
     ):
         monkeypatch.setattr(tools, "find_spec", lambda _, spec=spec: spec)
-        found = list(tools.candidates("nvdisasm"))
-        assert found == [*first, Path("/on/path/nvdisasm"), DEFAULT, *last]
+        places = list(tools.candidates("nvdisasm"))
+        assert places == [*first, Path("/on/path/nvdisasm"), DEFAULT, *last]
     monkeypatch.setattr(tools.shutil, "which", lambda _: None)
     assert list(tools.candidates("nvdisasm"))[: len(first) + 1] == [*first, DEFAULT]
 
 
 @pytest.mark.parametrize(
-    ("code", "out", "error", "said"),
+    ("code", "out", "error", "message"),
     [
         (0, "listing", "a warning", None),
         (1, "out", "first\nlast", "last"),
@@ -72,15 +72,15 @@ def test_where_a_tool_is_looked_for(
     ],
 )
 def test_what_a_tool_prints_or_why_it_refuses(
-    code: int, out: str, error: str, said: str | None, monkeypatch: pytest.MonkeyPatch
+    code: int, out: str, error: str, message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = SimpleNamespace(returncode=code, stdout=out, stderr=error)
     monkeypatch.setattr(tools, "find_tool", lambda name: Path("/bin") / name)
     monkeypatch.setattr(tools.subprocess, "run", lambda *_, **__: done)
-    if said is None:
+    if message is None:
         assert tools.run_tool("nvdisasm") == out
         return
-    with pytest.raises(InputError, match=f"nvdisasm cannot read the machine code: {said}$"):
+    with pytest.raises(InputError, match=f"nvdisasm cannot read the machine code: {message}$"):
         tools.run_tool("nvdisasm")
 
 
@@ -96,13 +96,13 @@ def test_what_a_tool_prints_or_why_it_refuses(
 def test_for_which_gpu_ptx_is_assembled(
     target: str, arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
+    words_passed: list[Any] = []
 
     def run(*words: Any) -> str:
-        asked.extend(words)
+        words_passed.extend(words)
         Path(words[words.index("-o") + 1]).write_bytes(b"cubin")
         return ""
 
     monkeypatch.setattr(tools, "run_tool", run)
     assert tools.assembled(f".version 8.0\n{target}\n", 90) == b"cubin"
-    assert f"-arch={arch}" in asked
+    assert f"-arch={arch}" in words_passed

@@ -73,13 +73,13 @@ def said(entry: str) -> dict[str, Any]:
         gpu=GPU,
     )
     costs = costs_of_code(request)
-    moved, work = costs.prediction, costs.prediction.work
+    prediction, work = costs.prediction, costs.prediction.work
     return {
         "costs": costs.to_dict(),
-        "moved": moved.to_dict(),
-        "said": [moved.answer, moved.body] if file == "small" else [],
+        "moved": prediction.to_dict(),
+        "said": [prediction.answer, prediction.body] if file == "small" else [],
         "overheads": [
-            [str(o.mode), o.per_tile, o.frame, o.parts] for o in moved.launch.launch.overheads
+            [str(o.mode), o.per_tile, o.frame, o.parts] for o in prediction.launch.launch.overheads
         ],
         "wavefronts": dict(work.wavefronts) if work else {},
     }

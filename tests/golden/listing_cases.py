@@ -377,8 +377,13 @@ def written(name: str) -> tuple[str, dict[str, int]]:
 
 def function(name: str, cc: int = 90, **more: Any) -> tuple[Function, dict[str, int]]:
     text, places = written(name)
-    given = {"registers": 64, "frame_bytes": 64, "shared_memory_bytes": 4096, "threads": 128} | more
-    return Function(name, cc, instructions=read_listing(text), **given), places
+    parameters = {
+        "registers": 64,
+        "frame_bytes": 64,
+        "shared_memory_bytes": 4096,
+        "threads": 128,
+    } | more
+    return Function(name, cc, instructions=read_listing(text), **parameters), places
 
 
 def said(value: Any) -> dict[str, Any]:
@@ -461,8 +466,12 @@ def of_listing(name: str) -> dict[str, Any]:
         "by lines": runs_said(flow, runs_of_lines(flow, LINES)),
         "turns": [said(count(turn_of(flow, loop, by_trips), 90)) for loop in flow.loops],
         "two steps a turn": [
-            [[region(part) for part in one.machine.step], said(one.local), said(one.local_tile)]
-            for one in twice
+            [
+                [region(part) for part in of_loop.machine.step],
+                said(of_loop.local),
+                said(of_loop.local_tile),
+            ]
+            for of_loop in twice
         ],
         "facts": facts_said(kernel_facts(read, gpu, trips=trips)),
         # Half of a CTA's warps by what the caller says, shared memory of the launch, and a small L1.
@@ -512,21 +521,21 @@ def long_turns() -> Iterator[tuple[str, Any]]:
 
 def of_instructions(cc: int) -> dict[str, Any]:
     """Instructions by themselves, as a GPU has them."""
-    found: dict[str, Any] = {}
+    rows: dict[str, Any] = {}
     for name in ("products of warpgroups", "products of other types"):
         for instruction in function(name)[0].instructions:
-            what, shape = operation(instruction, cc), product(instruction)
+            kind, shape = operation(instruction, cc), product(instruction)
             (slot,) = trace([instruction], cc, lambda _: MemoryUse(3, 2, 5, 0.5))
-            found[instruction.text] = [
-                what.group,
-                what.unit,
-                what.cycles,
-                what.known,
+            rows[instruction.text] = [
+                kind.group,
+                kind.unit,
+                kind.cycles,
+                kind.known,
                 [shape.rows, shape.columns, shape.depth, shape.dtype] if shape else None,
                 slot.flops,
                 slot.conflicts,
             ]
-    return found
+    return rows
 
 
 FRAMES = """

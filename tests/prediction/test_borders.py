@@ -70,9 +70,9 @@ def test_regimes_of_reuse(changes: Mapping[str, Any], regime: str) -> None:
 def test_nearly_what_ctas_in_step_would_read() -> None:
     """The last of the bytes that are nearly those of CTAs in step."""
     tight = {"capacity_bytes": 199, "in_step_bytes": 2000, "loaded_bytes": 9000}
-    most = round(NEARLY * 2000)
-    assert reused(hbm_read_bytes=most, **tight).regime == "wave-bound"
-    assert reused(hbm_read_bytes=most + 1, **tight).regime == "drift"
+    largest = round(NEARLY * 2000)
+    assert reused(hbm_read_bytes=largest, **tight).regime == "wave-bound"
+    assert reused(hbm_read_bytes=largest + 1, **tight).regime == "drift"
 
 
 def test_in_progress_and_outgrown() -> None:
@@ -97,7 +97,7 @@ def test_what_the_last_cache_keeps_of_shared_data() -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "compulsory", "said"),
+    ("read", "compulsory", "sentence"),
     [
         (1000, 1000, "the bytes"),
         (1005, 1000, "the bytes"),  # within half a percent
@@ -109,14 +109,14 @@ def test_what_the_last_cache_keeps_of_shared_data() -> None:
         (5, 0, "where nothing is compulsory: no query sees a key"),
     ],
 )
-def test_bytes_against_the_compulsory_ones(read: float, compulsory: float, said: str) -> None:
-    assert against(read, compulsory, "the bytes") == said
-    if said.startswith("about"):
+def test_bytes_against_the_compulsory_ones(read: float, compulsory: float, sentence: str) -> None:
+    assert against(read, compulsory, "the bytes") == sentence
+    if sentence.startswith("about"):
         assert against(read, compulsory, "compulsory") == "near-compulsory"
 
 
 @pytest.mark.parametrize(
-    ("read", "start", "said"),
+    ("read", "start", "sentence"),
     [
         (0, "warm", "the compulsory 105 B lie in the warm L2"),
         (99, "warm", "the rest of the compulsory 105 B lies in the warm L2"),
@@ -124,8 +124,8 @@ def test_bytes_against_the_compulsory_ones(read: float, compulsory: float, said:
         (0, "cold", ""),
     ],
 )
-def test_what_a_warm_l2_holds(read: float, start: str, said: str) -> None:
-    assert left_in_l2(read, 105.0, start) == said
+def test_what_a_warm_l2_holds(read: float, start: str, sentence: str) -> None:
+    assert left_in_l2(read, 105.0, start) == sentence
 
 
 def told(read: int, **changes: Any) -> Any:
@@ -160,9 +160,9 @@ def told(read: int, **changes: Any) -> Any:
 )
 def test_two_kernels_against_each_other(larger: int, smaller: int, words: str) -> None:
     two = told(larger, kernel=SimpleNamespace(name="two"))
-    said = answers._against_each_other(two, told(smaller))
-    assert words in said
-    assert said.endswith("1 ms (boost), not 1 ms")
+    sentence = answers._against_each_other(two, told(smaller))
+    assert words in sentence
+    assert sentence.endswith("1 ms (boost), not 1 ms")
 
 
 @pytest.mark.parametrize(
@@ -193,18 +193,18 @@ def test_of_many_predictions_the_least_and_the_most_are_named(
     monkeypatch.setattr(answers, "of_several", lambda p: f"reads {p.hbm.read}")
     reads = [2000, 1500, 3000, 4000, 2500, 1000][:count]
     gpus = [SimpleNamespace(name=f"gpu {n}") for n in range(count)]
-    said = answer([told(read, profile=gpu) for read, gpu in zip(reads, gpus, strict=True)])
-    most = max(reads)
+    sentence = answer([told(read, profile=gpu) for read, gpu in zip(reads, gpus, strict=True)])
+    largest = max(reads)
     if count <= 5:
-        first = [most, *(read for read in reads if read != most)]
+        first = [largest, *(read for read in reads if read != largest)]
         named = [f"reads {read}." for read in first]
     else:
         named = [
             "reads 1000. It is the least of 6 above the compulsory bytes; the most:",
             "reads 4000.",
         ]
-    assert said.splitlines()[:-1] == named
-    assert said.splitlines()[-1].lower() == f"because of {most}. sure."
+    assert sentence.splitlines()[:-1] == named
+    assert sentence.splitlines()[-1].lower() == f"because of {largest}. sure."
 
 
 @pytest.mark.parametrize(("requested", "once"), [(1050, True), (1051, False)])
@@ -386,9 +386,9 @@ def test_why_tensors_are_read_again(
 
 def test_bytes_of_ctas_in_step_are_said_where_they_are_known() -> None:
     p: Any = SimpleNamespace(profile=H100)
-    for in_step, said in ((300, " (kept in step, they read at most 300 B)"), (None, "")):
+    for in_step, sentence in ((300, " (kept in step, they read at most 300 B)"), (None, "")):
         clauses = answers.reread_clauses(p, reused(capacity_bytes=199, in_step_bytes=in_step))
-        assert clauses["drift"].endswith(f"CTAs drift apart{said}")
+        assert clauses["drift"].endswith(f"CTAs drift apart{sentence}")
 
 
 # ---- methods ----
@@ -421,12 +421,12 @@ def test_launches_that_can_be_played_in_part(
 def test_a_replay_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some heads are played in place of all where they stand for them; else the capacity rule, with the reason."""
     error = TooLargeError("`method` replay: it takes 99 GB; accepted: less")
-    found: dict[str, Any] = {"sampled": ("s",), "capacity": ("c",)}
+    outcome: dict[str, Any] = {"sampled": ("s",), "capacity": ("c",)}
 
     def traffic(call: Any, method: str, *_: Any) -> Any:
-        if found[method] is None:
+        if outcome[method] is None:
             raise error
-        return found[method]
+        return outcome[method]
 
     monkeypatch.setattr(predictor, "hbm_traffic", traffic)
     reason_given = ("HBM: no replay: it takes 99 GB",)
@@ -438,7 +438,7 @@ def test_a_replay_that_takes_too_much_memory(monkeypatch: pytest.MonkeyPatch) ->
         (None, "replay", ("s",), ("capacity", reason_given, ("c",))),
     ):
         monkeypatch.setattr(predictor, "head_share_of", lambda _, share=share: share)
-        found["sampled"] = sampled
+        outcome["sampled"] = sampled
         smaller = predictor._smaller(none, method, error, "cold", none)  # type: ignore[arg-type]
         assert smaller == expected
 
@@ -481,12 +481,12 @@ def test_a_method_that_is_asked_for_and_takes_too_much_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where none was asked for, another is taken."""
-    found = predictor.hbm_traffic
+    outcome = predictor.hbm_traffic
 
     def traffic(call: Any, method: Any, *more: Any) -> Any:
         if method == "replay":
             raise TooLargeError("`method` replay: it takes 99 GB; accepted: less")
-        return found(call, method, *more)
+        return outcome(call, method, *more)
 
     monkeypatch.setattr(predictor, "hbm_traffic", traffic)
     with pytest.raises(TooLargeError, match="99 GB"):
@@ -501,7 +501,7 @@ def test_bounds_are_no_prediction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("passes", "own"),
+    ("passes", "tiles"),
     [
         ((True, True), (True, True)),
         ((True, True), (True, False)),
@@ -513,7 +513,7 @@ def test_bounds_are_no_prediction() -> None:
     ],
 )
 def test_counters_are_of_a_kernel_with_its_own_tiles(
-    passes: tuple[bool, bool], own: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
+    passes: tuple[bool, bool], tiles: tuple[bool, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In each pass that is made: a tile given by hand is another kernel's."""
     alone = SimpleNamespace(tile=1, tile_backward=1)
@@ -522,9 +522,9 @@ def test_counters_are_of_a_kernel_with_its_own_tiles(
     p: Any = SimpleNamespace(
         problem=SimpleNamespace(forward=forward, backward=backward),
         profile=None,
-        kernel=SimpleNamespace(name="k", tile=int(own[0]), tile_backward=int(own[1])),
+        kernel=SimpleNamespace(name="k", tile=int(tiles[0]), tile_backward=int(tiles[1])),
     )
-    right = all(is_own for runs, is_own in zip(passes, own, strict=True) if runs)
+    right = all(is_own for runs, is_own in zip(passes, tiles, strict=True) if runs)
     assert confidence._has_its_tiles(p) == right
 
 
@@ -580,13 +580,13 @@ def test_where_a_range_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ranges, "may_drift", lambda *_, drifts=drifts: drifts)
         monkeypatch.setattr(ranges, "has_outgrown", lambda *_: False)
         profile = SimpleNamespace(ecc=ecc, levels=h200.levels)
-        asked: Any = SimpleNamespace(
+        other_call: Any = SimpleNamespace(
             profile=profile, chain=call.chain, bounds=call.bounds, problem=call.problem
         )
         monkeypatch.setattr(ranges, "borrowed_l2", lambda _: ())
         monkeypatch.setattr(ranges, "with_check_bits", lambda read, write, *_: (read, write))
-        found = ranges.hbm_range(asked, method, "cold", (10**6, 10**5))  # type: ignore[arg-type]
-        assert (found is not None) == is_there
+        outcome = ranges.hbm_range(other_call, method, "cold", (10**6, 10**5))  # type: ignore[arg-type]
+        assert (outcome is not None) == is_there
 
 
 def test_rates_that_are_not_known_stay_so() -> None:

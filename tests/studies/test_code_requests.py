@@ -38,8 +38,8 @@ LISTING = "/*0000*/ MOV R1, R2 ;  // c=0x7e1{}\n/*0010*/ EXIT ;  // c=0x7e1\n"
 
 def function(name: str = "one", cc: int = 90, row: int | None = 2, **more: Any) -> Function:
     text = LISTING.format("" if row is None else f" p={row}")
-    given = {"registers": 40, "frame_bytes": 0, "shared_memory_bytes": 512, "threads": 64}
-    return Function(name, cc, instructions=read_listing(text), **{**given, **more})
+    values = {"registers": 40, "frame_bytes": 0, "shared_memory_bytes": 512, "threads": 64}
+    return Function(name, cc, instructions=read_listing(text), **{**values, **more})
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def no_assembler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "found"),
+    ("value", "expected"),
     [
         ("64,32,1", (64, 32, 1)),
         ("64x32", (64, 32)),
@@ -73,9 +73,9 @@ def no_assembler(monkeypatch: pytest.MonkeyPatch) -> None:
         ((1.5,), None),
     ],
 )
-def test_sides_of_a_grid(value: Any, found: tuple[int, ...] | None) -> None:
-    if found is not None:
-        assert sides("grid", value) == found
+def test_sides_of_a_grid(value: Any, expected: tuple[int, ...] | None) -> None:
+    if expected is not None:
+        assert sides("grid", value) == expected
         return
     with pytest.raises(InputError, match="accepted: one to three whole numbers from 1"):
         sides("grid", value)
@@ -128,7 +128,7 @@ def test_arguments_of_the_command_line_and_of_python() -> None:
         arguments(["n=5", "n=6"])
     assert whole_texts(["a=VALUES(int32", "1", "2)", "n=3"]) == ["a=VALUES(int32,1,2)", "n=3"]
     tensor = TensorArgument("t", (2,), "fp16")
-    given = {
+    values = {
         "n": 5,
         "flag": True,
         "scale": 0.5,
@@ -137,7 +137,7 @@ def test_arguments_of_the_command_line_and_of_python() -> None:
         "like": SimpleNamespace(shape=(3, 4), dtype="torch.float16"),
         "none": SimpleNamespace(shape=(), dtype="torch.int64"),
     }
-    read = arguments(given)
+    read = arguments(values)
     assert read == {
         "n": 5,
         "flag": 1,
@@ -190,8 +190,8 @@ def test_which_kernel_of_a_module_is_meant(no_assembler: None) -> None:
     texts = (ONE.format("one_kernel", 4), ONE.format("two_kernel", 4) + ONE.format("kernel", 4))
     plain = Module("m", ptx=texts)
     for name, entry in (("one", "one_kernel"), ("two_kernel", "two_kernel"), ("kernel", "kernel")):
-        found, code = entry_of(plain, name, 90)
-        assert (found.name, code) == (entry, None)
+        expected, code = entry_of(plain, name, 90)
+        assert (expected.name, code) == (entry, None)
     for wanted in ("e_kernel", "_kernel", None, "three"):
         if wanted == "e_kernel":
             assert entry_of(plain, wanted, 90)[0].name == "one_kernel"
@@ -209,24 +209,24 @@ def test_which_kernel_of_a_module_is_meant(no_assembler: None) -> None:
 def test_machine_code_without_lines_is_made_anew_where_it_can_be(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = function(row=2)
-    asked: list[Any] = []
+    assembled_code = function(row=2)
+    launch: list[Any] = []
 
     def assembled(text: str, entry: Any, cc: int) -> Function | None:
-        asked.append((entry.name, cc))
-        return made if cc == 90 else None
+        launch.append((entry.name, cc))
+        return assembled_code if cc == 90 else None
 
     monkeypatch.setattr(prediction_code, "_assembled", assembled)
     text = ONE.format("one", 4)
     lined, bare = function(row=7), function(row=None)
     assert entry_of(Module("m", (lined,), (text,)), None, 90)[1] is lined
-    assert asked == []
-    assert entry_of(Module("m", (bare,), (text,)), None, 90)[1] is made
+    assert launch == []
+    assert entry_of(Module("m", (bare,), (text,)), None, 90)[1] is assembled_code
     assert entry_of(Module("m", (replace(bare, cc=80),), (text,)), None, 80)[1] == replace(
         bare, cc=80
     )
-    assert entry_of(Module("m", ptx=(text,)), None, 90)[1] is made
-    assert asked == [("one", 90), ("one", 80), ("one", 90)]
+    assert entry_of(Module("m", ptx=(text,)), None, 90)[1] is assembled_code
+    assert launch == [("one", 90), ("one", 80), ("one", 90)]
 
 
 def test_a_cta_that_fits_on_no_sm() -> None:
@@ -260,9 +260,9 @@ def request(
     axes = how.get("axes", ptx.AXES)
     shape = (2, HEADS, tokens)
     sizes = {"blocks": -(-tokens // ROWS), "heads": HEADS, "batch": 2 * batch_parts}
-    given = ptx.arguments(shape, ptx.strides(AXES, dict(zip(AXES, shape, strict=True))), tokens)
+    values = ptx.arguments(shape, ptx.strides(AXES, dict(zip(AXES, shape, strict=True))), tokens)
     grid = [sizes[axis] for axis in axes]
-    return CodeRequest(code=ptx.text(**how), grid=grid, arg=given, gpu=gpu)
+    return CodeRequest(code=ptx.text(**how), grid=grid, arg=values, gpu=gpu)
 
 
 def kernel_keys(**how: Any) -> dict[str, Any]:
@@ -319,8 +319,8 @@ def test_splits_stand_in_the_source_and_in_the_kernel(no_assembler: None) -> Non
     data = tomllib.loads(kernel_file(request(2, splits=2)))
     assert data["source"].endswith("; 2 splits, by its grid")
     problem = AttentionProblem(batch=2, heads=HEADS, seq_q=TOKENS, head_dim=WIDTH, dtype="fp16")
-    for asked, splits in ((request(2, splits=2), 2), (request(), 1)):
-        kernel = resolve(kernel_of_code(asked, problem), problem, H100)
+    for launch, splits in ((request(2, splits=2), 2), (request(), 1)):
+        kernel = resolve(kernel_of_code(launch, problem), problem, H100)
         assert (kernel.splits, kernel.tile.block_q) == (splits, ROWS)
 
 
@@ -330,9 +330,9 @@ def test_splits_stand_in_the_source_and_in_the_kernel(no_assembler: None) -> Non
 def test_a_name_of_the_catalog_stands_for_the_catalogs(
     name: str, known_as: str, no_assembler: None
 ) -> None:
-    asked = request()
-    text = asked.code.replace(".entry attention", f".entry {name}")
-    assert kernel_of_code(replace(asked, code=text)) == known_as
+    launch = request()
+    text = launch.code.replace(".entry attention", f".entry {name}")
+    assert kernel_of_code(replace(launch, code=text)) == known_as
 
 
 def test_what_machine_code_adds_to_a_kernel_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,7 @@ def arguments(
 
 
 def evaluated(
-    code: str, grid: Sequence[int], given: Mapping[str, TensorArgument | int]
+    code: str, grid: Sequence[int], parameters: Mapping[str, TensorArgument | int]
 ) -> Evaluated:
     (entry,) = entries(code).values()
-    return evaluate(entry, tuple(grid), given)
+    return evaluate(entry, tuple(grid), parameters)

@@ -68,12 +68,12 @@ def counted(evaluated: Evaluated) -> dict[int, Counted]:
         for lane, address in places.items():
             by_warp[lane // WARP][lane % WARP] = address
         for lanes in by_warp.values():
-            asked = {byte for at in lanes.values() for byte in range(at, at + width)}
+            bytes_asked = {byte for at in lanes.values() for byte in range(at, at + width)}
             s.requests += 1
-            s.sectors += len({byte // SECTOR for byte in asked})
-            s.lines += len({byte // LINE for byte in asked})
+            s.sectors += len({byte // SECTOR for byte in bytes_asked})
+            s.lines += len({byte // LINE for byte in bytes_asked})
             s.bytes += len(lanes) * width
-            s.distinct_bytes += len(asked)
+            s.distinct_bytes += len(bytes_asked)
             s.wavefronts += _wavefronts(lanes, width)
         s.width = max(s.width, width)
         s.last = max(s.last, max(places.values()) + width)

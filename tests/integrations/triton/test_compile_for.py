@@ -241,20 +241,20 @@ def test_machine_code_is_read_for_a_gpu_like_its_own(
     function_read = SimpleNamespace(cc=cc)
     module = SimpleNamespace(function=lambda: function_read)
     monkeypatch.setattr(compiled, "read_module", lambda _: module)
-    asked: list[Any] = []
+    calls_made: list[Any] = []
 
-    def facts(*given: Any, threads: int) -> Any:
-        asked.append((*given, threads))
+    def facts(*values: Any, threads: int) -> Any:
+        calls_made.append((*values, threads))
         return SimpleNamespace(notes=("one", "two"))
 
     monkeypatch.setattr(compiled, "kernel_facts", facts)
     fn: Any = SimpleNamespace(asm={"cubin": b""}, metadata=SimpleNamespace(num_warps=8))
-    found, notes = compiled._facts(fn, gpu)
+    facts_read, notes = compiled._facts(fn, gpu)
     if not is_read:
-        assert (found, notes, asked) == (None, (), [])
+        assert (facts_read, notes, calls_made) == (None, (), [])
         return
     assert notes == ("Of its machine code: one; two",)
-    ((code, profile, threads),) = asked
+    ((code, profile, threads),) = calls_made
     assert (code, profile.cc, profile.is_amd, threads) == (function_read, cc, False, 256)
 
 
