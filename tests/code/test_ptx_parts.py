@@ -3,7 +3,6 @@ other, and what may be folded of them."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -444,7 +443,7 @@ ret | | |
 
 @pytest.mark.parametrize("line", WORDS_OF.strip().splitlines())
 def test_what_an_instruction_writes_reads_and_decides_by(line: str) -> None:
-    words, written, read, decide = re.split(r" \|(?: |$)", line)
+    words, written, read, decide = line.rsplit("|", 3)
     instruction = only(f"L: {words};").instructions[0]
     registers = [
         {name for name in names if name[0] == "%"}
