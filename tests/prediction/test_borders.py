@@ -340,17 +340,24 @@ def test_launches_that_read_a_tensor_again() -> None:
 
     launches = (launch("a", "Q", "K"), launch("b", "Q"), launch("c", "V"))
     totals = SimpleNamespace(total=lambda *_, **__: 1)
-    p: Any = SimpleNamespace(chain=SimpleNamespace(launches=launches), traffic=totals)
-    assert answers._rereads(p, ["Q"], 2.0) == "Q is read 2 times over, by 2 launches"
-    assert answers._rereads(p, ["K", "V"], 2.5) == "K and V are read 2.5 times over"
-    assert (
-        answers._short_rereads(
-            p,
-            ["V"],
-            SimpleNamespace(read={"V": 300}, needed={"V": 100}),  # type: ignore[arg-type]
-        )
-        == "V is read 3x"
+    held = {name: tensor(name, Role.INPUT) for name in "QKV"}
+    chain = SimpleNamespace(launches=launches, tensors=held)
+    p: Any = SimpleNamespace(chain=chain, traffic=totals)
+    above: Any = SimpleNamespace(
+        read={"Q": 200, "K": 250, "V": 250}, needed={"Q": 100, "K": 100, "V": 100}
     )
+    assert answers._rereads(p, above, ["Q"]) == "Q is read 2 times over, by 2 launches"
+    assert answers._rereads(p, above, ["K", "V"]) == "K and V are read 2.5 times over"
+    assert answers._short_rereads(p, ["V"], above) == "V is read 2.5x"
+
+
+@pytest.mark.parametrize(("needed", "words"), [(1000, "2x"), (999, "2 times what is needed of it")])
+def test_what_a_mask_leaves_of_a_tensor(needed: int, words: str) -> None:
+    """Of 1,050 bytes 1,000 are about all of it, fewer a part."""
+    chain = SimpleNamespace(tensors={"K": tensor("K", Role.INPUT, 1050)})
+    p: Any = SimpleNamespace(chain=chain)
+    above: Any = SimpleNamespace(read={"K": 2 * needed}, needed={"K": needed})
+    assert answers.read_again(p, above, ["K"], "x") == f"K is read {words}"
 
 
 @pytest.mark.parametrize(
@@ -380,7 +387,8 @@ def test_why_tensors_are_read_again(
     shared = reused(hbm_read_bytes=900, in_step_bytes=None, **changes)
     monkeypatch.setattr(answers, "_reuse_of", lambda *_: shared)
     above: Any = SimpleNamespace(read={"K": 300, "V": 300}, needed={"K": 100, "V": 100})
-    p: Any = SimpleNamespace(profile=H100)
+    held = {name: tensor(name, Role.INPUT) for name in "KV"}
+    p: Any = SimpleNamespace(profile=H100, chain=SimpleNamespace(tensors=held))
     assert answers._short_rereads(p, ["K", "V"], above) == f"K and V are read 3x: {words}"
 
 
