@@ -467,3 +467,11 @@ def test_nothing_but_the_tables_in_a_pipe() -> None:
     )
     assert done.stderr == ""
     assert "\r" not in done.stdout
+
+
+def test_check_bits_are_named_and_held_against_nothing() -> None:
+    """An L4's check bits lie in its memory: an eighth more than the bytes that are compulsory."""
+    comparison = iosim.compare(gpu="l4", kernel="naive", heads=2, seq_len=512, l2="flushed")
+    point = comparison.points[0].prediction
+    first = comparison.answer.split("\n")[0]
+    assert f"; {bytes_text(point.check_bits.total)} check bits)" in first
