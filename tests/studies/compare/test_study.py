@@ -469,9 +469,10 @@ def test_nothing_but_the_tables_in_a_pipe() -> None:
     assert "\r" not in done.stdout
 
 
-def test_check_bits_are_named_and_held_against_nothing() -> None:
-    """An L4's check bits lie in its memory: an eighth more than the bytes that are compulsory."""
-    comparison = iosim.compare(gpu="l4", kernel="naive", heads=2, seq_len=512, l2="flushed")
-    point = comparison.points[0].prediction
-    first = comparison.answer.split("\n")[0]
-    assert f"; {bytes_text(point.check_bits.total)} check bits)" in first
+def test_check_bits_are_named_beside_what_is_compulsory(capsys: pytest.CaptureFixture[str]) -> None:
+    """An L4's check bits lie in its memory: an eighth of K, V and Q, 786,432 bytes."""
+    sizes = ["--heads", "2", "--seq-len", "512", "--head-dim", "128"]
+    assert main(["compare", "--gpu", "l4", "--kernel", "naive", *sizes]) == 0
+    first = capsys.readouterr().out.split("\n")[0]
+    assert f"moves {bytes_text(786_432 * 9 / 8)} at HBM" in first
+    assert f"; {bytes_text(786_432 / 8)} check bits)" in first
