@@ -116,9 +116,7 @@ def _amounts(p: Point) -> str:
     times = left_in_l2(p.hbm_payload, p.compulsory, p.prediction.l2_start) or against(
         p.hbm_payload, p.compulsory, "compulsory"
     )
-    check_bits = p.prediction.check_bits.total
-    beside = f"; {bytes_text(check_bits)} check bits" if check_bits else ""
-    return f"{bytes_text(p.hbm)} at HBM ({times}{beside})"
+    return f"{bytes_text(p.hbm)} at HBM ({times})"
 
 
 def _ratios(best: Point, against: Point) -> str:

@@ -63,9 +63,9 @@ def test_what_is_no_attention_is_not_predicted_as_one(kernel: Any, lacks: str) -
     ],
 )
 def test_what_makes_no_sense_is_one_line(changes: dict[str, Any], message: str) -> None:
-    asked = {"grid": GRID, "args": ARGS, "gpu": "a100", **changes}
+    launch = {"grid": GRID, "args": ARGS, "gpu": "a100", **changes}
     with pytest.raises(InputError, match=message) as error:
-        describe(flash_forward, **asked)
+        describe(flash_forward, **launch)
     assert "\n" not in str(error.value)
 
 

@@ -473,6 +473,7 @@ def test_check_bits_are_named_beside_what_is_compulsory(capsys: pytest.CaptureFi
     """An L4's check bits lie in its memory: an eighth of K, V and Q, 786,432 bytes."""
     sizes = ["--heads", "2", "--seq-len", "512", "--head-dim", "128"]
     assert main(["compare", "--gpu", "l4", "--kernel", "naive", *sizes]) == 0
-    first = capsys.readouterr().out.split("\n")[0]
-    assert f"moves {bytes_text(786_432 * 9 / 8)} at HBM" in first
-    assert f"; {bytes_text(786_432 / 8)} check bits)" in first
+    out = capsys.readouterr().out
+    assert f"moves {bytes_text(786_432 * 9 / 8)} at HBM (compulsory)" in out.split("\n")[0]
+    checked = f"check bits of ECC: {bytes_text(786_432 / 8)} of naive's"
+    assert f"On l4 HBM's bytes hold {checked}." in out

@@ -125,10 +125,10 @@ def test_check_bits_are_no_second_reading_of_the_cache(capsys: pytest.CaptureFix
     sizes = ["--heads", "4", "--kv-heads", "2", "--context", "4k"]
     assert main(["decode", "--gpu", "l4", *sizes]) == 0
     out = capsys.readouterr().out
-    found = re.search(r"reads ([\d.]+) MB from HBM, ([\d.]+) MB of it check bits \((.*?)\)", out)
-    assert found is not None
-    assert float(found[2]) == pytest.approx(float(found[1]) / 9, rel=0.01)
-    assert found[3].startswith("the whole cache of")
+    amounts = re.search(r"reads ([\d.]+) MB from HBM, ([\d.]+) MB of it check bits \((.*?)\)", out)
+    assert amounts is not None
+    assert float(amounts[2]) == pytest.approx(float(amounts[1]) / 9, rel=0.01)
+    assert amounts[3].startswith("the whole cache of")
 
 
 def test_a_search_that_ends_does_not_say_what_is_the_most(
