@@ -68,8 +68,8 @@ template <int N> __device__ void pass(const float *a, float *b) {
 
 
 def plan() -> list[Range]:
-    own = [(chain, mib, n) for chain in OWN for mib in OWN_SIZES for n in (1, 2)]
-    return own + [(chain, mib, n) for chain in CHAINS for mib in SIZES for n in (1, 2)]
+    ranges = [(chain, mib, n) for chain in OWN for mib in OWN_SIZES for n in (1, 2)]
+    return ranges + [(chain, mib, n) for chain in CHAINS for mib in SIZES for n in (1, 2)]
 
 
 def kernels() -> Callable[[int, Any, Any], None]:

@@ -215,8 +215,8 @@ def _reduced_rows(operator: Operator, launch: Launch) -> int:
         return 0
     *outer, width = loaded[0].sizes or (1,)
     rows, whole = math.prod(outer), loaded[0].band[0] == math.prod(loaded[0].sizes)
-    each = all(view is not None and math.prod(view.sizes) == rows for view in stored)
-    return rows if whole and each and width > 1 and rows > 1 else 0
+    one_per_row = all(view is not None and math.prod(view.sizes) == rows for view in stored)
+    return rows if whole and one_per_row and width > 1 and rows > 1 else 0
 
 
 def _side_by_side(pieces: Int64, parts: int) -> Int64:
