@@ -134,7 +134,7 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
             # Names are settled first, then number types become texts, and only then are types checked:
             # a refusal names the keyword as the caller wrote it.
             values = _by_keyword(function.__name__, options, named, bool(others))
-            values = {name: _type_name(value) for name, value in values.items()}
+            values = {name: _plain(value) for name, value in values.items()}
             check_types(dict(zip(named, args, strict=False)) | values, whole_signature, taken)
             return function(*args, **values)
         except InputError as error:  # what is further down names fields
@@ -145,11 +145,19 @@ def public(function: Callable[P, R]) -> Callable[P, R]:
     return called
 
 
-def _type_name(value: Any) -> Any:
-    """The name of a number type of PyTorch's or NumPy's, such as torch.bfloat16; anything else as it is."""
+def _plain(value: Any) -> Any:
+    """The name of a number type of PyTorch's or NumPy's, such as torch.bfloat16, and what their numbers, flags and
+    arrays hold as Python's own; anything else as it is."""
     if isinstance(value, list | tuple):
-        return type(value)(map(_type_name, value)) if type(value) in (list, tuple) else value
-    return str(value) if any(base.__name__ == "dtype" for base in type(value).__mro__) else value
+        return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+    if any(base.__name__ == "dtype" for base in type(value).__mro__):
+        return str(value)
+    if not (hasattr(value, "dtype") and hasattr(value, "tolist")):
+        return value
+    try:
+        return value.tolist()
+    except (NotImplementedError, RuntimeError):  # a tensor without values
+        return value
 
 
 def _keyword(name: str, value: str | None) -> str:
@@ -209,10 +217,12 @@ def check_types(
         if not any(_is(value, kind) for kind in re.sub(r"\[.*?\](?=$| )", "", kinds).split(" | ")):
             default = "" if value is not None else f", or without it: {parameter.default!r}"
             raise InputError(
-                f"`{name}` {one_line(repr(value), 60)} is no value; accepted: {kinds}{default}"
+                f"`{name}` {one_line(repr(value), 60)} is no value; accepted: "
+                f"{kinds.replace('ModelLike', MODEL_WORDS)}{default}"
             )
 
 
+MODEL_WORDS = "a name | a path | what a config.json holds | a config of transformers"
 READ_LATER = ("problem", "kernel", "gpu", "code", "arg")
 """Keywords whose lists and objects have refusals of their own."""
 
@@ -230,7 +240,11 @@ def _is(value: object, kind: str) -> bool:
         "Sequence": lambda: (
             isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping)
         ),
-        "ModelLike": lambda: isinstance(value, str | os.PathLike | Mapping) or _is(value, "Model"),
+        "ModelLike": lambda: (
+            isinstance(value, str | os.PathLike | Mapping)
+            or is_config(value)
+            or _is(value, "Model")
+        ),
     }
     name = kind.rpartition(".")[2]
     return (
@@ -238,6 +252,11 @@ def _is(value: object, kind: str) -> bool:
         if kind in simple
         else any(base.__name__ == name for base in type(value).__mro__)
     )
+
+
+def is_config(value: object) -> bool:
+    """True of a config of transformers, which is known by what it has."""
+    return hasattr(value, "model_type") and callable(getattr(value, "to_dict", None))
 
 
 TYPES = {

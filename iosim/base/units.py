@@ -12,6 +12,8 @@ _BYTE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _ENERGY_UNITS = ((1.0, "J"), (1e-3, "mJ"), (1e-6, "uJ"))
 _FLOP_UNITS = ((1e9, "GFLOP"), (1e6, "MFLOP"), (1e3, "kFLOP"), (1, "FLOP"))
 _TIME_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
+MOST_SHOWN = 60
+"""Characters of a text that a message shows."""
 _FACTORS = {"": 1, "k": 1024, "m": 1024 * 1024}
 
 
@@ -151,7 +153,8 @@ def size(text: str, option: str) -> int:
             if grouped
             else "accepted: whole numbers such as 4096 or 64k"
         )
-        raise InputError(f"{option} '{text}' is not a size; {accepted}")
+        shown = text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 3]}..."
+        raise InputError(f"{option} '{shown}' is not a size; {accepted}")
     return int(match[1]) * _FACTORS[match[2]]
 
 

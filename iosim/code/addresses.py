@@ -364,7 +364,7 @@ def wavefronts(p: WarpPattern) -> int:
     ask for one word are served together, for two words of one bank one after the other."""
     # Of 16-byte pieces a quarter warp goes at once, of 8-byte ones half; then the bank that is asked
     # for most words decides (CUDA C++ Programming Guide, shared memory of compute capability 5.x on).
-    together = min(WARP, WAVEFRONT_BYTES // p.width)
+    together = max(1, min(WARP, WAVEFRONT_BYTES // p.width))
     total = 0
     for group in np.unique(p.lane // together):
         start = p.offset[p.lane // together == group]

@@ -104,14 +104,13 @@ def attention_tiles(evaluated: Evaluated, heads: int, batch: int = 1) -> Attenti
     # Of several moves of K, such as of masked and unmasked blocks, the one that is made most often.
     step = max(keys, key=lambda m: int(m.times.sum()))
     block_q = max(_rows(evaluated, shapes, move) for move in queries)
-    strides = [int(s) for stride in step.strides for s in np.unique(stride) if s]
     places = _places(evaluated, queries, heads, batch)
     splits = _most_alike(places)
     order, section = order_of(_walk(places, block_q), {"heads": heads, "batch": batch})
     return AttentionTiles(
         block_q,
         _step_rows(evaluated, shapes, keys),
-        bool(strides) and min(strides) < 0,
+        any(bool((stride < 0).any()) for stride in step.strides),
         str(order),
         section,
         _heavy_first(places),

@@ -146,12 +146,9 @@ class Flow:
         changed = True
         while changed:
             changed = False
-            for block in reversed(order[:-1] if order[-1] == 0 else order):
-                if block == 0:
-                    continue
+            # The entry comes first; of each other block the one that it was reached from is done before it.
+            for block in reversed(order[:-1]):
                 known = [b for b in before[block] if dominator[b] >= 0]
-                if not known:
-                    continue
                 new = known[0]
                 for other in known[1:]:
                     new = _meet(new, other, dominator, rank)
@@ -267,8 +264,7 @@ def _body(header: int, latch: int, before: list[list[int]]) -> set[int]:
 
 
 def _around(header: int, ordered: list[int], bodies: dict[int, set[int]]) -> int | None:
-    """The smallest loop around another."""
-    around = [
-        h for h in ordered if h != header and header in bodies[h] and bodies[header] < bodies[h]
-    ]
+    """The smallest loop around another: one that holds its header holds all of it, for every way to it leads through
+    that loop's own header."""
+    around = [h for h in ordered if h != header and header in bodies[h]]
     return min(around, key=lambda h: len(bodies[h])) if around else None

@@ -8,6 +8,7 @@ and of the matrix units depend on what is moved and multiplied, and have none in
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,9 @@ WIDTHS = {
     "256": 32,
 }
 MATRIX_LOADS = ("LDSM", "STSM")
+MATRICES = ("1", "2", "4")
+"""How many of them such a load takes, each a word of a lane."""
+SHAPE = re.compile(r"(\d+)x(\d+)x(\d+)")
 PRODUCTS = {
     "884": (8, 8, 4),
     "1684": (16, 8, 4),
@@ -129,9 +133,7 @@ def operation(instruction: Instruction, cc: int) -> Operation:
 def lane_bytes(instruction: Instruction) -> int:
     """Bytes that a lane of a load or store moves."""
     if instruction.kind in MATRIX_LOADS:
-        return WORD_BYTES * max(
-            (int(m) for m in instruction.modifiers if m in ("1", "2", "4")), default=1
-        )
+        return WORD_BYTES * next((int(m) for m in instruction.modifiers if m in MATRICES), 1)
     # of LDG.E.U16.CONSTANT and LDG.E.LTC128B.128 the last width counts: what comes before it names a cache's line
     return next((WIDTHS[m] for m in reversed(instruction.modifiers) if m in WIDTHS), WORD_BYTES)
 
@@ -145,13 +147,11 @@ def product(instruction: Instruction) -> Product | None:
     """The product of a matrix instruction; None where its shape is not in its opcode, or it is none."""
     words = instruction.modifiers
     dtype = next((TYPES[w] for w in words if w in TYPES and w != "F32"), "fp16")
-    if "F32" in words and instruction.kind == "DMMA":
+    if instruction.kind == "DMMA":  # which names no type
         dtype = "fp64"
     for word in words:
-        sides = word.split("x")
-        if len(sides) == 3 and all(side.isdigit() for side in sides):
-            rows, columns, depth = (int(side) for side in sides)
-            return Product(rows, columns, depth, dtype)
+        if sides := SHAPE.fullmatch(word):
+            return Product(int(sides[1]), int(sides[2]), int(sides[3]), dtype)
         if word in PRODUCTS:
             return Product(*PRODUCTS[word], dtype)
     return None

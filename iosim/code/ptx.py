@@ -136,7 +136,7 @@ def _entry(
     threads = THREADS.search(match[3] or "")
     reader = _Reader(files, row)
     reader.read(body)
-    used = {name for name in shared if re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", body)}
+    used = [name for name in shared if re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", body)]
     offsets, end = {}, 0
     for name in sorted(
         used, key=lambda n: shared[n] == 0

@@ -98,8 +98,6 @@ class Lanes:
         return ~flag if instruction.negated else flag
 
     def _set(self, name: str, value: Value, mask: Array, guarded: bool) -> None:
-        if name == "_":
-            return
         # Lanes that are not in the group keep what they had, where anybody reads it later.
         if mask is not ALL and (guarded or name in self._live):
             value = merged(mask, value, self.registers.get(name))
@@ -112,7 +110,7 @@ class Lanes:
         if isinstance(first, tuple):
             return self._unpacked(instruction, first)
         written = first.split("|")
-        if name == "setp" or name == "set":
+        if name in ("setp", "set"):
             return self._compared(at, instruction, mask, written)
         if name == "elect":
             lanes = np.arange(self.lanes)
@@ -202,7 +200,7 @@ class Lanes:
         self, at: int, instruction: Instruction, mask: Array, written: list[str]
     ) -> list[tuple[str, Value]]:
         kind = kind_of(instruction.opcode)
-        values = [self._get(operand) for operand in instruction.operands[1:]]
+        values = [self._get(str(operand).lstrip("!")) for operand in instruction.operands[1:]]
         word = next((part for part in instruction.opcode[1:] if part in operations.COMPARISONS), "")
         if (
             operations.is_float(instruction.opcode)
@@ -225,6 +223,8 @@ class Lanes:
             with_ = whole(third).astype(bool)
             with_ = ~with_ if str(instruction.operands[3]).startswith("!") else with_
             result, other = (_logical(joined, [flag, with_]) for flag in (result, other))
+        if instruction.name == "set":  # into a number: all of its bits, or none
+            return [(written[0], np.where(result, -1, 0))]
         return [*zip(written, (result, other), strict=False)]
 
     def _selected(self, values: list[Value]) -> Value:

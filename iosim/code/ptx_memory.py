@@ -114,8 +114,9 @@ class MemoryLanes(Lanes):
         ):
             return
         size = self._get(instruction.operands[2])
-        loads = instruction.opcode.index("global") > 3
-        place = instruction.operands[1 if loads else 0]
+        # Words name the places as operands do: where it goes to first, then where it comes from.
+        places = [part for part in instruction.opcode if part.startswith(("global", "shared"))]
+        place = instruction.operands[places.index("global")]
         if size is None:
             self._note("a bulk copy of a size that was loaded")
             return

@@ -108,16 +108,14 @@ def _parts(value: Known) -> tuple[Array | int, Array | int] | None:
 
 
 def _joined(cta: Array | int, lane: Array | int) -> Known:
-    if isinstance(lane, int):
+    if isinstance(lane, int):  # there is none
         assert not isinstance(cta, int)
-        return cta + lane
+        return cta
     if isinstance(cta, int):
-        return lane + cta
+        return lane
     if cta.size == 1:
         joined: Array = lane + cta
         return joined
-    if lane.size == 1:
-        return cta + lane
     return Split(cta, lane)
 
 

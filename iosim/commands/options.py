@@ -112,6 +112,39 @@ class One(Given):
     made_of = staticmethod(itemgetter(0))
 
 
+class Once(One):
+    """What argparse does with an option of one value, such as --format and --out; a second one is refused."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option: str | None = None,
+    ) -> None:
+        if option is None or self.nargs is not None:  # words without an option, and lists of them
+            setattr(namespace, self.dest, values)
+        else:
+            super().__call__(parser, namespace, values, option)
+
+
+class OnOff(argparse.BooleanOptionalAction):
+    """A flag and its opposite, of which one is given."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option: str | None = None,
+    ) -> None:
+        typed = vars(namespace).setdefault(GIVEN, {}).setdefault(self.dest, [])
+        typed.append(str(option))
+        if len({*typed}) > 1:
+            raise InputError(f"{typed[0]} contradicts {typed[1]}; give one of them")
+        super().__call__(parser, namespace, values, option)
+
+
 class OneName(One):
     def __call__(self, *place: Any) -> None:
         parser, namespace, text, *option = place
@@ -165,7 +198,7 @@ def _flag_settings(field: About) -> dict[str, Any]:
         return {"action": "store_false", "help": f"without {field.help}"}
     if field.default is False:
         return {"action": "store_true"}
-    return {"action": argparse.BooleanOptionalAction}
+    return {"action": OnOff}
 
 
 def _value_settings(field: About, several: bool) -> dict[str, Any]:
@@ -289,6 +322,8 @@ class CommandParser(argparse.ArgumentParser):
             allow_abbrev=False,
             **settings,
         )
+        for word in (None, "store"):
+            self.register("action", word, Once)
 
     def group(self, title: str) -> Any:
         return next(

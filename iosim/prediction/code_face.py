@@ -58,7 +58,7 @@ def problems(p: CodePrediction) -> list[str]:
     if shared:
         worst = max(shared, key=lambda g: g.wavefronts)
         times = worst.wavefronts / worst.least_wavefronts
-        place = worst.line or worst.number
+        place = worst.line or f"instruction {worst.number // 2}"
         sentences_on.append(
             f"{worst.text} ({place}) takes {times:.1f} times its wavefronts: bank conflicts"
         )

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, SupportsIndex
 
 from iosim.base.errors import InputError
-from iosim.base.units import sizes
+from iosim.base.units import sizes, some
 from iosim.problem.attention import AttentionProblem
 from iosim.problem.fields import BESIDES as BESIDES
-from iosim.problem.fields import FIELDS
+from iosim.problem.fields import FIELDS, MAX_TOKENS
 
 OF_MASKS = (
     "mask",
@@ -105,3 +105,16 @@ def mask_of(values: Mapping[str, Any]) -> dict[str, Any]:
     return {n: values.get(n) for n in OF_MASKS} | {
         "mask": "causal" if causal else implied if mask is None else mask
     }
+
+
+def found_to_fit(tokens: int, step: int = 1) -> str:
+    """Tokens that a search in steps of so many found to fit: "4,096 tokens", or "at least 16,777,216 tokens" where it
+    ended since no more are taken."""
+    ended = MAX_TOKENS - step < tokens <= MAX_TOKENS
+    return f"{'at least ' if ended else ''}{some(tokens, 'token')}"
+
+
+def up_to(tokens: int, step: int = 1) -> str:
+    """ "up to 4,096 tokens", or "at least 16,777,216 tokens"."""
+    found = found_to_fit(tokens, step)
+    return found if found.startswith("at least") else f"up to {found}"

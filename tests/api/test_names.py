@@ -6,11 +6,13 @@ import json
 import pickle
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 import iosim
+from iosim.base.errors import InputError
 
 
 def test_every_name_is_there_and_documented() -> None:
@@ -129,3 +131,43 @@ def test_errors_are_one_type() -> None:
         iosim.load_profile("nosuch")
     with pytest.raises(ValueError, match="heads 0"):
         iosim.AttentionProblem(heads=0)
+
+
+def test_numpys_flags_and_arrays_are_pythons_own() -> None:
+    """What a notebook has at hand: an array of lengths, the flag of a comparison, a tile as an array."""
+    sizes = {"heads": 2, "head_dim": 64}
+    lengths = iosim.decode(gpu="a100", context=np.array([64, 128]), **sizes)
+    assert [p.context for p in lengths.points] == [64, 128]
+    packed = iosim.predict(gpu="a100", kernel="fa2", seq_lens=np.array([1, 2, 3]), **sizes)
+    assert packed.problem.seq_lens == (1, 2, 3)
+    masked = iosim.predict(
+        gpu="a100",
+        kernel="fa2",
+        seq_len=64,
+        causal=np.bool_(True),
+        tile=np.array([64, 64]),
+        **sizes,
+    )
+    assert (masked.problem.mask, masked.kernel.tile.block_q) == ("causal", 64)
+    with pytest.raises(InputError, match=r"`?seq_len`? \[64, 128\] are 2 lengths"):
+        iosim.predict(gpu="a100", kernel="fa2", seq_len=np.array([64, 128]), **sizes)
+
+
+def test_a_config_of_transformers_is_a_model() -> None:
+    """AutoConfig.from_pretrained's object has a model_type and what its file holds."""
+
+    class Config:
+        model_type = "llama"
+
+        def to_dict(self) -> dict[str, Any]:
+            return {
+                "model_type": "llama",
+                "hidden_size": 128,
+                "num_attention_heads": 2,
+                "num_hidden_layers": 3,
+            }
+
+    (kind,) = iosim.decode(gpu="a100", model=Config(), context=64).points[0].model.kinds
+    assert (kind.count, kind.heads, kind.head_dim) == (3, 2, 64)
+    with pytest.raises(InputError, match=r"accepted: a name [|] a path"):
+        iosim.decode(gpu="a100", model=object(), context=64)

@@ -10,6 +10,7 @@ from machine_code import LISTING, SOURCE, built, only, tool_or_skip
 from nvcc import nvcc_or_skip
 
 from iosim.base.errors import InputError
+from iosim.code.cubin import is_cubin
 from iosim.code.kernel_facts import residents
 from iosim.code.module import read_module
 from iosim.hardware.profile import load_profile
@@ -100,3 +101,25 @@ def test_of_several_kernels_one_must_be_named(tmp_path: Path) -> None:
     assert module.function("oth").name == "other"
     with pytest.raises(InputError, match=r"`?entry`? is missing.*accepted: loop, other"):
         module.function()
+
+
+def elf(size: int, magic: bytes = b"\x7fELF", machine: int = 190) -> bytes:
+    """The beginning of an ELF file; 190 is the number of NVIDIA's machines, which stands at byte 18."""
+    data = bytearray(size)
+    data[:4] = magic
+    data[18:20] = machine.to_bytes(2, "little")
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "is_one"),
+    [
+        (elf(52), True),  # flags stand at byte 48, and have four
+        (elf(51), False),
+        (elf(64, magic=b"\x7fELG"), False),
+        (elf(64, machine=62), False),  # x86-64
+        (b"", False),
+    ],
+)
+def test_which_files_are_cubins(data: bytes, is_one: bool) -> None:
+    assert is_cubin(data) == is_one

@@ -14,7 +14,7 @@ from iosim.readers.replay.library import why_missing
 STUDIES = load_script("tests/golden/make_studies.py")
 CASES = load_script("tests/golden/code_cases.py")
 RECORDED = load_script("tests/commands/test_recorded_studies.py")
-QUICK = ("column_store", "rms_norm", "flash_forward")
+QUICK = ("column_store", "rms_norm", "flash_forward", "staged", "narrow", "split_columns")
 
 
 @pytest.mark.recorded

@@ -40,6 +40,11 @@ REFUSED = (
         "compare --kv-heads 1,8",
         "'iosim compare' takes one, so accepted: one of them; iosim predict,",
     ),
+    # Of a second value the first would be lost: a file that was asked for and is not written.
+    ("predict --format json --format csv", "--format json,csv are 2 values"),
+    ("predict --out x.txt --out y.txt", "--out x.txt,y.txt are 2 values"),
+    ("predict --heavy-first --no-heavy-first", "--heavy-first contradicts --no-heavy-first"),
+    (f"predict --heads {'9' * 400}", f"--heads '{'9' * 57}...' is not a size"),
     ("predict --gpu mi360x", "did you mean mi300x"),
     ("predict --output", "--out lacks its value"),
     ("ncu-rule --install x --launch y", "--launch contradicts --install; accepted: one of them"),

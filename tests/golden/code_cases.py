@@ -1,7 +1,7 @@
 """What kernels' code says: bytes of each place that moves them, units of each loop, times with and without each cost.
 
-The kernels of examples/kernels/plain.cu and a Triton forward, as tests/code/ptx has them: PTX with the listing of its
-machine code beside it, so that no compiler is asked.
+The kernels of examples/kernels/plain.cu, a Triton forward and a few small ones, as tests/code/ptx has them: PTX with the
+listing of its machine code beside it, so that no compiler is asked.
 """
 
 from __future__ import annotations
@@ -43,6 +43,19 @@ LAUNCHES = {
         "scale=0.1 M=TENSOR(3x500,fp32) Z=1 H=3 Q=TENSOR(1x3x500x64,bf16) K=TENSOR(1x3x500x64,bf16) "
         "V=TENSOR(1x3x500x64,bf16) Out=TENSOR(1x3x500x64,bf16) N=500",
     ),
+    "staged": ("small", "7", None, "x=TENSOR(70x160,fp32) out=TENSOR(7x80,fp32) rows=5"),
+    "narrow": (
+        "small",
+        "3",
+        "64",
+        "x=TENSOR(140x512,fp8) out=TENSOR(140x2,fp16) counts=TENSOR(64,int32) n=140",
+    ),
+    "split_columns": (
+        "small",
+        "3,2",
+        None,
+        "x=TENSOR(192x50,fp32) out=TENSOR(192x2,fp32) columns=50 parts=2",
+    ),
 }
 """Kernel -> (file, CTAs, threads of a CTA, arguments): whole tiles and ragged ones."""
 GPU = "h100"
@@ -60,7 +73,16 @@ def said(entry: str) -> dict[str, Any]:
         gpu=GPU,
     )
     costs = costs_of_code(request)
-    return {"costs": costs.to_dict(), "moved": costs.prediction.to_dict()}
+    prediction, work = costs.prediction, costs.prediction.work
+    return {
+        "costs": costs.to_dict(),
+        "moved": prediction.to_dict(),
+        "said": [prediction.answer, prediction.body] if file == "small" else [],
+        "overheads": [
+            [str(o.mode), o.per_tile, o.frame, o.parts] for o in prediction.launch.launch.overheads
+        ],
+        "wavefronts": dict(work.wavefronts) if work else {},
+    }
 
 
 def cases() -> Iterator[tuple[str, Any]]:

@@ -39,6 +39,7 @@ STUDIES = {
     "pages": ("page_cases", "cases"),
     "forms": ("form_cases", "cases"),
     "code": ("code_cases", "cases"),
+    "listings": ("listing_cases", "cases"),
     "tables": ("table_cases", "cases"),
     "models": ("model_cases", "cases"),
     "programs": ("torch_cases", "cases"),

@@ -38,6 +38,8 @@ PACKED = "hf_quant_config.json"
 """Beside them: how NVIDIA's ModelOpt packed the weights."""
 MAX_BYTES = 10_000_000
 MAX_TITLE, MAX_SOURCE = 200, 4000
+MAX_NAME = 255
+"""Most bytes of a file's name: a longer one is none."""
 PRESETS = Path(__file__).parent / "presets"
 """The models that ship: a TOML file each, with the keys of its config.json that tell of attention."""
 TUNED = re.compile(r"[-_ ](instruct|chat|it|base|hf|pt|preview|thinking|reasoning|\d{4}|latest)$")
@@ -75,13 +77,18 @@ def load_model(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Mo
     """The model of a preset's name, of a config.json or its directory, or of what such a file holds."""
     if isinstance(source, Model):
         return source
+    if hasattr(source, "model_type") and hasattr(source, "to_dict"):  # a config of transformers
+        source = source.to_dict()
     if isinstance(source, Mapping):
         name = str(source.get("_name_or_path") or source.get("model_type") or "config")
         return _model(source, name, name, "as given", None)
     if not isinstance(source, str | os.PathLike):
         accepted = "models' names, paths, or what a config.json holds"
         raise InputError(f"`model` {one_line(repr(source), 60)} is no model; accepted: {accepted}")
-    text, part = _with_part(os.fspath(source).strip())
+    named = os.fspath(source).strip()
+    if len(named) > MAX_SOURCE or any(len(os.fsencode(n)) > MAX_NAME for n in Path(named).parts):
+        raise _unknown(named)
+    text, part = _with_part(named)
     if not text.strip():
         raise InputError(
             "`model` '' is empty; accepted: a name of `iosim models list`, a config.json, or its directory"

@@ -63,7 +63,8 @@ def _tensor(name: str, value: Any) -> TensorArgument:
     numbers: tuple[int, ...] = ()
     whole = "int" in dtype and str(getattr(value, "device", "cpu")) != "meta"
     if whole and hasattr(value, "tolist") and len(shape) == 1 and shape[0] <= FEW_VALUES:
-        numbers = tuple(int(number) for number in value.tolist())
+        listed = value.tolist()
+        numbers = tuple(int(n) for n in (listed if isinstance(listed, list) else [listed]))
     return TensorArgument(name, shape, dtype, numbers)
 
 

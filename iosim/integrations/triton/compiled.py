@@ -20,6 +20,7 @@ from typing import Any
 
 from iosim.base.errors import InputError
 from iosim.base.progress import Progress, silent
+from iosim.base.schema import one_line
 from iosim.catalog.resource_table import WORD_BYTES, BuildReport
 from iosim.code.attention_tiles import order_of
 from iosim.code.cubin import read_cubin
@@ -43,6 +44,8 @@ UNITS = (
     ("mma.sync", MatrixUnit.MMA_SYNC),
 )
 """Instructions in PTX, and what computes them."""
+NEEDED = {"product": ("mma", "fma.rn"), "exponential": ("ex2.",)}
+"""What every forward of attention has, and the instructions in PTX that do it."""
 POINTERS = {"fp16": "*fp16", "bf16": "*bf16", "fp32": "*fp32", "fp8": "*fp8e4nv"}
 WHOLE_POINTERS = {
     "int64": "*i64",
@@ -54,6 +57,7 @@ WHOLE_POINTERS = {
 }
 """Triton's words for pointers to whole numbers, by PyTorch's."""
 ALIGNED = 16
+WARPS = (1, 2, 4, 8, 16, 32)
 OWN_PROBLEM = "give TritonModel a problem of your own"
 Grid = Sequence[int]
 Arguments = Mapping[str, Any]
@@ -190,23 +194,64 @@ def describe(
         InputError: something that is neither, names that it does not have, or a grid that does not cover the problem.
     """
     # What the caller says goes before what the compiler noted.
-    known = dict(args or {})
+    if args is not None and not isinstance(args, Mapping):
+        raise InputError(f"`args` {args!r} are no arguments; accepted: their values by name")
+    known = {name: _plain(value) for name, value in (args or {}).items()}
     compiled = fn if hasattr(fn, "metadata") else compile_for(fn, known, gpu, num_warps, num_stages)
     constants = {**_constants(compiled), **known}
+    _refuse_others(compiled)
     if grid is None:
         return _as_compiled(compiled, sides_of(constants, names), gpu, name, writes_lse=writes_lse)
     problem = problem or tutorial_problem(constants)
+    grid = _sides(grid, constants)
     tiles, notes = read_tiles(compiled, grid, constants, problem)
     # What addresses say goes before what arguments are called and what the grid's sides could be.
     sides = (tiles.block_q, tiles.block_k) if tiles else sides_of(constants, names)
     kernel = _as_compiled(compiled, sides, gpu, name, writes_lse=writes_lse)
     kernel = kernel.with_(notes=(*kernel.notes, *notes))
     if tiles is not None and not tiles.persistent:
+        rows = problem.heads * sum(q for q, _ in problem.sequences)
+        if math.prod(grid) * tiles.block_q < rows:
+            raise InputError(
+                f"`grid` {tuple(grid)} of tiles of {tiles.block_q} rows does not cover the problem; "
+                f"accepted: tiles for {rows:,} query rows of all heads"
+            )
         return kernel.with_(
             schedule=tiles.schedule, splits=tiles.splits, rereads_q=tiles.reads_q_again
         )
     schedule, persistent = schedule_of(grid, problem, kernel.tile)
     return kernel.with_(schedule=schedule, persistent_ctas=persistent)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy number as Python's own, and a type of PyTorch's as a pointer to it; anything else as it is."""
+    word = DTYPES.get(str(value).removeprefix("torch."))
+    if word is not None and type(value).__name__ == "dtype":
+        return POINTERS[word]
+    alone = hasattr(value, "dtype") and hasattr(value, "item") and getattr(value, "shape", 1) == ()
+    return value.item() if alone and not hasattr(value, "data_ptr") else value
+
+
+def _sides(grid: Any, constants: Arguments) -> tuple[int, ...]:
+    """The sides of a grid as Triton takes one: some numbers, one alone, or a function of the constants."""
+    sides = grid(constants) if callable(grid) else grid
+    try:
+        return tuple(map(operator.index, sides if isinstance(sides, Iterable) else (sides,)))
+    except TypeError:
+        accepted = "one to three whole numbers from 1"
+        raise InputError(f"`grid` {grid!r} is no grid; accepted: {accepted}") from None
+
+
+def _refuse_others(compiled: Any) -> None:
+    """Raises InputError: the code is no forward of attention, which multiplies and takes exponentials."""
+    ptx = str((getattr(compiled, "asm", None) or {}).get("ptx", ""))
+    lacks = [word for word, some in NEEDED.items() if not any(n in ptx for n in some)]
+    if ".entry" in ptx and lacks:
+        kernel = getattr(compiled.metadata, "name", "triton")
+        raise InputError(
+            f"kernel '{kernel}' is no attention: its code has no {' and no '.join(lacks)}; accepted: a "
+            "forward of attention, and iosim.torch.TrafficMode counts other kernels"
+        )
 
 
 def _as_compiled(
@@ -299,6 +344,8 @@ def compile_for(
     """A `triton.jit` function compiled for a GPU that need not be there; Triton keeps it in its own cache, by source,
     compiler and options. Arguments left out are the function's defaults; `registers` limits those of a thread (Triton's
     maxnreg). Raises InputError: no such function, no Triton, no GPU named, or an argument of which the type is not known."""
+    while hasattr(fn, "fn") and not hasattr(fn, "params"):  # triton.autotune's and heuristics'
+        fn = fn.fn
     if not hasattr(fn, "arg_names"):
         raise InputError(f"{fn!r} is neither a compiled Triton kernel nor a triton.jit function")
     if gpu is None:
@@ -306,6 +353,14 @@ def compile_for(
             "`gpu` None: a function that is not compiled yet needs one; accepted: a GPU's name"
         )
     profile = load_profile(gpu)
+    if profile.is_amd:
+        raise InputError(
+            f"`gpu` {profile.name}: code of AMD's GPUs is not read; accepted: NVIDIA's"
+        )
+    if num_warps not in WARPS:
+        raise InputError(
+            f"`num_warps` {num_warps!r} is out of range; accepted: {', '.join(map(str, WARPS))}"
+        )
     triton = _triton()
     args = {p.name: p.default for p in fn.params if p.has_default} | dict(args)
     constants = {
@@ -324,7 +379,11 @@ def compile_for(
     options = {"num_warps": num_warps, "num_stages": num_stages}
     if registers is not None:
         options["maxnreg"] = registers
-    return triton.compile(source, target=target, options=options)
+    try:
+        return triton.compile(source, target=target, options=options)
+    except Exception as error:  # of the kernel's source, or of a pass over it
+        why = one_line(str(error).strip().rpartition("\n")[2] or type(error).__name__, 200)
+        raise InputError(f"Triton does not compile it: {why}") from error
 
 
 def _is_constant(parameter: Any, value: Any) -> bool:

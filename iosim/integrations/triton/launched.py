@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from iosim.base.errors import InputError
 from iosim.base.records import dataclass
 from iosim.code.arguments import TensorArgument, dtype_named
 from iosim.code.module import read_module
@@ -49,14 +48,7 @@ def launched(
         int(options.get(name, default))
         for name, default in (("num_warps", WARPS), ("num_stages", STAGES))
     )
-    try:
-        compiled = compile_for(fn, named, gpu, warps, stages)
-    except InputError:
-        raise
-    except Exception as error:  # whatever Triton's compiler raises
-        raise InputError(
-            f"Triton does not compile it: {(str(error).splitlines() or [type(error).__name__])[0]}"
-        ) from None
+    compiled = compile_for(fn, named, gpu, warps, stages)
     entry, function = entry_of(read_module(compiled), None, gpu.cc)
     taken = [name for name, kind in compiled.src.signature.items() if kind != "constexpr"]
     arguments = {name: _argument(name, named[name]) for name in taken}

@@ -120,11 +120,29 @@ static WHOLE void limit_dirty(L2State *s, const L2Config *c, int32_t *set, int r
     set[oldest] &= ~1;
 }
 
+/* Where a set that keeps what is dirty takes a new line: the way of the oldest clean one. A line that is loaded writes the
+ * oldest dirty one back, which stays, as often as one of the set's lines taken by chance would be dirty. */
+static APART int clean_victim(L2State *s, const L2Config *c, int32_t *set, int row, int32_t sample, int stores) {
+    int last = c->ways - 1;
+    uint32_t dirty = dirty_ways(set, row), clean = ~dirty & (((uint32_t)2 << last) - 1);
+    int taken = clean ? 31 - __builtin_clz(clean) : last;
+    uint32_t drawn = hash32((uint32_t)sample * 31u ^ (uint32_t)set[last] * 7u ^ (uint32_t)set[0]) & 255;
+    int written = !clean || (!stores && drawn * (uint32_t)c->ways < 256u * (uint32_t)__builtin_popcount(dirty));
+    if (dirty && written) {
+        int oldest = clean ? 31 - __builtin_clz(dirty) : last;
+        write_back(s, c, set[oldest] >> 1);
+        set[oldest] &= ~1;
+    }
+    return taken;
+}
+
 /* Where a set takes a new line: the way of the least recently used, or of the oldest clean line where that is dirty. The
  * dirty one is written back and stays, so that it goes at the next miss. */
-static WHOLE int victim(L2State *s, const L2Config *c, int32_t *set, int row) {
+static WHOLE int victim(L2State *s, const L2Config *c, int32_t *set, int row, int32_t sample, int stores) {
     int last = c->ways - 1;
-    if (set[last] < 0 || !(set[last] & 1)) return last;
+    if (set[last] < 0) return last;
+    if (c->keeps_dirty) return clean_victim(s, c, set, row, sample, stores);
+    if (!(set[last] & 1)) return last;
     write_back(s, c, set[last] >> 1);
     uint32_t clean = ~dirty_ways(set, row) & (((uint32_t)1 << last) - 1); /* the last is there: none is empty */
     set[last] &= ~1;
@@ -133,7 +151,7 @@ static WHOLE int victim(L2State *s, const L2Config *c, int32_t *set, int row) {
 
 static WHOLE void put_in_row(L2State *s, const L2Config *c, int32_t *set, int row, int32_t sample, int i, int dirty) {
     limit_dirty(s, c, set, row, sample);
-    put_first(set, row, i < 0 ? victim(s, c, set, row) : i, (int32_t)((uint32_t)sample << 1) | dirty);
+    put_first(set, row, i < 0 ? victim(s, c, set, row, sample, dirty) : i, (int32_t)((uint32_t)sample << 1) | dirty);
 }
 
 /* Puts a line in that is not in its set, or makes one dirty that is at way `i`. */

@@ -26,7 +26,8 @@ typedef struct {
     int64_t sample_bytes;                          /* bytes of memory that one sampled line stands for */
     int64_t dram_ps_per_kib, dram_write_ps_per_kib, l2_ps_per_kib, l2_latency_ps, far_latency_ps, dram_latency_ps;
     int32_t apart;         /* whether each partition is an L2 for itself, which asks memory for what it lacks, not another */
-    int32_t side_sets, side_ways, pad; /* of the cache at the memory's side: followed sets of it; 0: there is none */
+    int32_t side_sets, side_ways; /* of the cache at the memory's side: followed sets of it; 0: there is none */
+    int32_t keeps_dirty;   /* whether a new line takes a clean one's place, and dirty ones are written back by chance */
     int64_t side_ps_per_kib, side_latency_ps; /* between it and the L2s */
 } L2Config;
 

@@ -81,6 +81,11 @@ def beneath(comparison: Comparison) -> tuple[str, ...]:
     example = (tiled or [p for p in comparison.points if p.seq_len == longest])[0].prediction
     with suppress(InputError):  # of a kernel that runs groups alone
         lines += [grouped(example)] if example.problem.group > 1 else []
+    lines += dict.fromkeys(
+        f"On {p.profile.name} HBM's bytes hold check bits of ECC: {bytes_text(p.check_bits.total)} of {p.kernel.name}'s."
+        for p in (point.prediction for point in comparison.points if point.seq_len == longest)
+        if p.hbm_known and p.check_bits.total
+    )
     return tuple(lines)
 
 

@@ -111,10 +111,10 @@ def _moved(p: Point) -> int:
 
 
 def _amounts(p: Point) -> str:
-    if p.hbm is None:
+    if p.hbm is None or p.hbm_payload is None:
         return f"{bytes_text(p.l2)} between SMs and L2"
-    times = left_in_l2(p.hbm, p.compulsory, p.prediction.l2_start) or against(
-        p.hbm, p.compulsory, "compulsory"
+    times = left_in_l2(p.hbm_payload, p.compulsory, p.prediction.l2_start) or against(
+        p.hbm_payload, p.compulsory, "compulsory"
     )
     return f"{bytes_text(p.hbm)} at HBM ({times})"
 

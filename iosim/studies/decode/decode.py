@@ -25,7 +25,7 @@ from iosim.catalog.libraries import Overrides, split_alike
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.kernel.conditions import ALONE, Conditions
 from iosim.kernel.launch import LaunchRole
-from iosim.kernel.traffic import FOREIGN
+from iosim.kernel.traffic import CHECK_BITS, FOREIGN
 from iosim.prediction.many import Request, predict_many
 from iosim.prediction.result import Prediction, method_of
 from iosim.problem.asked import lengths
@@ -197,7 +197,7 @@ class DecodePoint:
         if memory is None or self.shape.contexts:
             return None
         # Bisection: the cache grows with the context, and pages and windows bend the curve.
-        fitting, beyond = 0, MOST_CONTEXT
+        fitting, beyond = 0, MOST_CONTEXT + 1
         while beyond - fitting > 1:
             middle = (fitting + beyond) // 2
             taken = sum(part.cache_at(middle) for part in self.parts) + (self.weight_bytes or 0)
@@ -226,6 +226,15 @@ class DecodePoint:
             )
             token_bytes += float(call_bytes) * part.shape.layers / self.tokens
         return token_bytes
+
+    @property
+    def check_bits_read(self) -> float:
+        """Bytes that a step reads of ECC's check bits, where those lie in the same memory."""
+        return math.fsum(
+            float(part.prediction.traffic.total("hbm", "read", tensor=CHECK_BITS))
+            * part.shape.layers
+            for part in self.parts
+        )
 
     @property
     def tokens_per_s(self) -> float:

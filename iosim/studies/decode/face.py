@@ -15,6 +15,7 @@ from iosim.base.words import listed as listed_words
 from iosim.prediction.answer import ONCE, times_text
 from iosim.prediction.confidence import in_dtype
 from iosim.prediction.result import legend, marked
+from iosim.problem.asked import found_to_fit
 from iosim.show import axes
 from iosim.show.axes import End, Part, alike, at_ends, bars, layered
 from iosim.show.page import PLOT_REM, Panel, Section, Series
@@ -241,13 +242,16 @@ def reads(p: DecodePoint, several: bool) -> Iterator[str]:
     read = p.per_token("hbm", "read")
     who = f"{p.kernel_name} on {p.prediction.profile.name}{batch}"
     if read is not None:
-        times = read * p.tokens / p.cache_bytes
+        check_bits = p.check_bits_read
+        times = (read * p.tokens - check_bits) / p.cache_bytes
         whole = (
             "the whole cache"
             if abs(times - 1) <= ONCE - 1
             else times_of(times_text(times), "the cache")
         )
-        yield f"A step of {who} reads {bytes_text(read * p.tokens)} from HBM ({whole} of {bytes_text(p.cache_bytes)})."
+        beside = f", {bytes_text(check_bits)} of it check bits" if check_bits else ""
+        amount = f"{bytes_text(read * p.tokens)} from HBM{beside}"
+        yield f"A step of {who} reads {amount} ({whole} of {bytes_text(p.cache_bytes)})."
     if p.picking is not None:
         yield f"{_picking(p.picking)}."
     if p.fits is False:
@@ -312,7 +316,7 @@ def notes(points: Sequence[DecodePoint]) -> tuple[str, ...]:
         if (n := p.longest_context) is not None
     }
     up_to = [
-        f"longest context that fits on {gpu} at batch {batch}: {count_text(n)} tokens"
+        f"longest context that fits on {gpu} at batch {batch}: {found_to_fit(n)}"
         if n
         else f"no context fits on {gpu} at batch {batch}"
         for (gpu, batch), n in longest.items()

@@ -8,6 +8,7 @@ from typing import Any
 from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.prediction.answer import times_text
+from iosim.problem.asked import up_to
 from iosim.problem.attention import AttentionProblem
 from iosim.show import axes
 from iosim.show.axes import End, Part, alike, at_ends, bars
@@ -26,6 +27,7 @@ NOTES = """\
   received: by an average GPU; Nd: in units of N x d, d the width of all query heads; megatron: the whole layer's
   computing: with adding up partial results; exposed: time beyond the busiest GPU's computation
   memory: attention alone, without weights and other activations
+  longest: tokens that fit; of ulysses, all-gather, megatron and rsa no more than 16,777,216 are tried
 """
 MAX_BARS = 5000
 IDLE_GPUS = range(2, 33)
@@ -117,7 +119,7 @@ def beneath(results: Sequence[Result], number: int, by_default: str = "") -> str
     kernel that nobody asked for."""
     best = min(results, key=lambda r: r.seconds)
     longest = best.longest_sequence
-    fits = "" if longest is None else f"With {best.name} up to {some(longest, 'token')} fit"
+    fits = "" if longest is None else f"With {best.name} {up_to(longest, number)} fit"
     shortest_factor, longest_factor = longer_than_predicted(number)
     eight = (
         f"Public times of eight GPUs are up to {longest_factor:g}x as long as predicted"

@@ -31,6 +31,7 @@ def _one_bandwidth(row: Mapping[str, Any]) -> Iterator[Problem]:
 LINK = Table(
     {
         "title": Text(),
+        "amd": Text(),
         "aliases": ListOf(Text(pattern="[a-z0-9-]+")),
         "profile_key": Text(("nvlink_bytes_per_s", "pcie_bytes_per_s")),
         "bandwidth_bytes_per_s": Real(1e6, 1e15),
@@ -111,7 +112,8 @@ def load_link(name: str | float, profile: HardwareProfile, field: str = "link") 
             f"bandwidth: half of {row['profile_key']} of profile {profile.name}; {source}",
         )
     more = row.get("host_s", 0.0), row.get("unhidden", 0.0), row.get("achieved", {})
-    return Link(str(row.get("name", key)), float(bandwidth), row["latency_s"], source, *more)
+    link_name = row["amd"] if profile.is_amd and "amd" in row else row.get("name", key)
+    return Link(str(link_name), float(bandwidth), row["latency_s"], source, *more)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ MOST_DOLLARS = 1e6
 def longest_context(model: Model, batch: int, dtype: str, free_bytes: int) -> int:
     """Tokens of context whose cache fits in `free_bytes` of a GPU's memory for `batch` sequences; 0 for none."""
     # Bisection: the cache grows with the context, and windows bend the curve.
-    fitting, beyond = 0, MAX_TOKENS
+    fitting, beyond = 0, MAX_TOKENS + 1
     while beyond - fitting > 1:
         middle = (fitting + beyond) // 2
         if model.cache_bytes(batch, middle, dtype) <= free_bytes:

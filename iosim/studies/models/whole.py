@@ -16,7 +16,7 @@ from iosim.base.records import asdict, cached_property, dataclass, plain, replac
 from iosim.base.units import bytes_text, digits_text, seconds_text, some
 from iosim.catalog.libraries import in_model
 from iosim.hardware.profile import load_profile
-from iosim.problem.asked import lengths
+from iosim.problem.asked import found_to_fit, lengths
 from iosim.problem.fields import MAX_TOKENS
 from iosim.show.page import Page, Panel, Section, listed
 from iosim.show.parts import colours_of, legend_of, part_bars
@@ -295,7 +295,7 @@ class WholeModels(Several[WholeRun]):
         )
         longest = (
             f"longest context that fits on {run.traffic.profile.name} at batch {run.work.batch} with "
-            f"{run.model.title}: {some(run.longest_context, 'token')}"
+            f"{run.model.title}: {found_to_fit(run.longest_context)}"
             for run in self
             if run.longest_context is not None
         )

@@ -55,6 +55,9 @@ STAND_INS = ("fa2", "cutlass", "flash")
 """Attention kernels that stand in, in this order, where the catalog has no model of the chosen one for a problem."""
 PASS_THREADS, PASS_VALUES = 128, 8
 """Threads of a CTA of an elementwise pass, and values that each takes (PyTorch's vectorized_elementwise_kernel)."""
+CAST_VALUES, LOOPED_VALUES = 4, 1
+"""Values that a thread loads before it stores: where a type is widened (unrolled_elementwise_kernel), and where layouts
+differ or an operand is broadcast (elementwise_kernel, whose loop loads and stores one after the other)."""
 STRIDED_ELEMENTS = 512
 """Elements in a row that a CTA of an elementwise pass takes where layouts differ (elementwise_kernel<128, 4>)."""
 REST_OF_SECTORS = "rest of sectors"
@@ -254,22 +257,23 @@ def streaming(
         if p in named
     )
     stores = (store(named[p].name, Rows.OWN, Per.LAUNCH) for p in writes if p in named)
+    elements = max((t.elements for t in named.values()), default=1)
     if rows is None:
         # Elementwise: CTAs of so many threads, which take so many values each.
-        elements = max((t.elements for t in named.values()), default=1)
         ctas = max(1, -(-elements // (PASS_THREADS * PASS_VALUES)))
         threads = PASS_THREADS
+        held = _held_values(reads, writes, again, apart)
         strided_bytes = _strided_bytes(reads, writes)
     else:
         ctas = max(1, rows)
         threads = ROW_THREADS
+        held = elements / (ctas * threads)
         strided_bytes = 0
     # Bytes of sectors that are fetched or stored beside the elements.
     beside = {
         Mode.LOAD: strided_bytes + _rest_of_sectors(p for p in apart if p in reads),
         Mode.STORE: _rest_of_sectors(p for p in apart if p in writes),
     }
-    widest = max((t.element_bytes for t in named.values()), default=4)
     launch = Launch(
         name,
         Domain(1, 1, ctas, 1, 1, 1),
@@ -281,7 +285,7 @@ def streaming(
             if beside_bytes
         ),
         resources=Resources(threads),
-        values_per_thread=max(1, 16 // widest),
+        values_per_thread=max(1, round(held)),
     )
     views = {t.name: place for place, t in named.items() if isinstance(place, View)}
     return Chain(tensors(named.values()), (launch,)), views
@@ -308,6 +312,34 @@ def _flat_tensors(reads: Places, writes: Places) -> dict[View | Scratch, Tensor]
 def _rest_of_sectors(places: Iterable[View]) -> int:
     """Bytes beside single elements in their sectors."""
     return sum(p.bytes // p.element_bytes * (SECTOR_BYTES - p.element_bytes) for p in places)
+
+
+def _held_values(reads: Places, writes: Places, again: Again, apart: Sequence[View]) -> float:
+    """Values that a thread of an elementwise pass loads before it stores them (PyTorch's CUDALoops.cuh)."""
+    stored = [place for place in writes if isinstance(place, View) and place not in apart]
+    if len(stored) != 1 or again:
+        return PASS_VALUES
+    result = stored[0]
+    elements = math.prod(result.sizes)
+    if apart:
+        # A CTA holds a row, and stores one element of these.
+        return elements / max(1, math.prod(apart[0].sizes)) / PASS_THREADS
+    # One piece of memory each, gone through in the same order.
+    operands = [result, *(place for place in reads if isinstance(place, View))]
+    alike = all(
+        view.band[0] == elements and _order(view) == _order(result)
+        for view in operands
+        if math.prod(view.sizes) > 1
+    )
+    if not alike:
+        return LOOPED_VALUES
+    widened = any(1 < view.element_bytes < result.element_bytes for view in operands)
+    return CAST_VALUES if widened else PASS_VALUES
+
+
+def _order(view: View) -> tuple[tuple[int, int], ...]:
+    """Axes with more than one element, size and stride."""
+    return tuple(axis for axis in zip(view.sizes, view.strides, strict=True) if axis[0] > 1)
 
 
 def _strided_bytes(reads: Places, writes: Places) -> int:

@@ -8,6 +8,7 @@ cold L2 is added here, launch by launch.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -17,7 +18,7 @@ from iosim.base.arrays import repeated
 from iosim.base.progress import progress
 from iosim.base.records import dataclass
 from iosim.hardware.profile import HardwareProfile
-from iosim.kernel.launch import Access, Launch, Mode, Outer, Role, Rows, Tensor
+from iosim.kernel.launch import Access, Chain, Launch, Mode, Outer, Role, Rows, Tensor
 from iosim.kernel.traffic import CHECK_BITS, CODE, FOREIGN
 from iosim.prediction.call import Call
 from iosim.prediction.predictor import Request
@@ -27,10 +28,15 @@ from iosim.readers.replay.engine import L2
 from iosim.readers.replay.l2 import model
 from iosim.readers.replay.templates import MODES
 from iosim.show.tables import grouped
-from iosim.studies.program.operators import Operator, Program, View
+from iosim.studies.program.operators import ROW_THREADS, Operator, Program, View
 
 SAMPLES_PER_PIECE = 4.0
 """Followed lines of a piece of memory."""
+ROWS_RUNNING = 0.9
+"""Of the CTAs of a softmax's long rows that fit on an SM, those that run: 57 to 61 of its 64 warps, by a counter of
+Nsight Compute's on an H200 (sm__warps_active)."""
+WARP = 32
+GOLDEN = (math.sqrt(5) - 1) / 2
 MOST_WAVES = 8
 """Waves of the CTAs of a matrix product's section that are told apart, at most."""
 
@@ -45,11 +51,12 @@ Alone = tuple[Call, dict[str, Bytes]]
 class Rounds:
     """How the CTAs of a matrix product go through its operands: all of the longer side's in each of `sections`, a
     section's part of the shorter side's in each of its `waves`; `down`: a section is some columns of the result, and
-    all of its rows."""
+    all of its rows. `parts`: a reduction's rows, side by side in each of so many; 0: in order."""
 
     sections: int = 1
     waves: int = 1
     down: bool = False
+    parts: int = 0
 
 
 class Playing:
@@ -83,19 +90,21 @@ class Playing:
             if row.level == "hbm" and row.tensor not in (CODE, FOREIGN, CHECK_BITS):
                 replayed[row.launch, row.direction] += int(row.bytes)
         # Replay minus streaming, both from a cold L2: what tiling re-reads.
-        streamed = self.streamed(Program.of_one(operator))[0].items()
+        streamed = self.streamed(Program.of_one(operator), keeps_dirty=False)[0].items()
         beyond = {
             name: (replayed[name, "read"] - read, replayed[name, "write"] - write)
             for name, (read, write) in streamed
         }
         return prediction.call, beyond
 
-    def streamed(self, program: Program) -> list[dict[str, Bytes]]:
-        """HBM bytes of each launch of each operator, by name, every tensor streamed once."""
+    def streamed(self, program: Program, *, keeps_dirty: bool = True) -> list[dict[str, Bytes]]:
+        """HBM bytes of each launch of each operator, by name, every tensor streamed once. `keeps_dirty`: the L2 keeps
+        what a launch has written for the next to read, as h200_held_passes.csv says; a replay's does not."""
         memory = Memory(program)
         l2_of_gpu = model(self.profile)
         sizes = memory.sizes
         l2 = L2(l2_of_gpu, sizes, np.zeros(sizes.size, dtype=np.uint8), SAMPLES_PER_PIECE)
+        l2.config.keeps_dirty = int(keeps_dirty)
         by_operator = []
         for number, operator in enumerate(progress("operators through the L2")(program.operators)):
             by_launch: dict[str, Bytes] = {}
@@ -103,7 +112,12 @@ class Playing:
                 # The L2 carries over from launch to launch; counts before and after are this launch's.
                 before = l2.counts()
                 mode, piece, shared = _walk(
-                    memory, number, operator, launch, self._rounds(launch), self._lag(launch)
+                    memory,
+                    number,
+                    operator,
+                    launch,
+                    self._rounds(operator, launch),
+                    self._lag(operator.chain, launch),
                 )
                 # With two partitions a line has a home and, for far SMs, a copy: what several CTAs load is
                 # loaded from both sides.
@@ -116,19 +130,26 @@ class Playing:
             by_operator.append(by_launch)
         return by_operator
 
-    def _lag(self, launch: Launch) -> float:
+    def _lag(self, chain: Chain, launch: Launch) -> float:
         """How far a launch's stores come after the loads of the same place, as a share of the launch: all threads of a
         pass hold what they have loaded; a CTA of a tile loads all its life and stores at its end."""
         # Half of a CTA's life, as a share of a launch of so many waves.
         if launch.outer is not Outer.FLAT:
             return min(1.0, self.profile.sm_count / launch.work_tiles) / 2
-        ctas = self.profile.sm_count * max(
-            1, self.profile.need_int("max_threads_per_sm") // launch.resources.threads
-        )
-        return min(1.0, ctas / launch.work_tiles)
+        threads = self.profile.sm_count * self.profile.need_int("max_threads_per_sm")
+        elements = max((chain.tensors[a.tensor].elements for a in launch.accesses), default=1)
+        share = ROWS_RUNNING if launch.resources.threads == ROW_THREADS else 1.0
+        return min(1.0, share * threads * launch.values_per_thread / elements)
 
-    def _rounds(self, launch: Launch) -> Rounds:
-        """How a product's CTAs go through its operands; once where a launch is none, or one of many small ones."""
+    def _rounds(self, operator: Operator, launch: Launch) -> Rounds:
+        """How a product's CTAs go through its operands, and a reduction's warps through its rows; once where a launch is
+        neither, or one of many small ones."""
+        if launch.outer is Outer.FLAT:
+            # A warp takes a row, in 16 rows of a CTA (PyTorch's Reduce.cuh, set_block_dimension).
+            rows_at_once = (
+                self.profile.sm_count * self.profile.need_int("max_threads_per_sm") // WARP
+            )
+            return Rounds(parts=-(-_reduced_rows(operator, launch) // rows_at_once))
         d, together = launch.domain, launch.schedule.section_heads
         # Products alone: attention has exponentials, a batch of products has no sections to share.
         if (
@@ -155,6 +176,8 @@ def _walk(
     # Loads first: of two accesses at one moment the load comes before the store.
     for access in sorted(launch.accesses, key=lambda a: a.mode is not Mode.LOAD):
         tensor_pieces = _pieces_of(memory, number, operator, access, rounds)
+        if rounds.parts and access.mode is Mode.LOAD:
+            tensor_pieces = _side_by_side(tensor_pieces, rounds.parts)
         access_moments, times = _moments(access, tensor_pieces.size, rounds, lag)
         size = tensor_pieces.size * times
         pieces.append(np.tile(tensor_pieces, times))
@@ -179,6 +202,30 @@ def _pieces_of(
     # A tensor of the operator's own lies in one run of temporary memory.
     first = memory.temporaries[number][access.tensor]
     return memory.of((first, first + operator.chain.tensors[access.tensor].bytes), 1)
+
+
+def _reduced_rows(operator: Operator, launch: Launch) -> int:
+    """Rows that a launch makes one element each of; 0 where it does anything else."""
+    views = {
+        mode: [operator.views.get(a.tensor) for a in launch.accesses if a.mode is mode]
+        for mode in Mode
+    }
+    loaded, stored = views[Mode.LOAD], views[Mode.STORE]
+    if len(loaded) != 1 or not stored or loaded[0] is None:
+        return 0
+    *outer, width = loaded[0].sizes or (1,)
+    rows, whole = math.prod(outer), loaded[0].band[0] == math.prod(loaded[0].sizes)
+    one_per_row = all(view is not None and math.prod(view.sizes) == rows for view in stored)
+    return rows if whole and one_per_row and width > 1 and rows > 1 else 0
+
+
+def _side_by_side(pieces: Int64, parts: int) -> Int64:
+    """Pieces of rows that warps go through side by side, part after part: a piece is as likely to come first as last."""
+    turn = np.arange(pieces.size)
+    # Multiples of the golden ratio, modulo 1, are spread as evenly as numbers can be.
+    within = turn * GOLDEN % 1.0
+    part = turn * parts // max(1, pieces.size)
+    return pieces[np.argsort(part + within, kind="stable")]
 
 
 def _moments(

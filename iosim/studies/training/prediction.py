@@ -14,7 +14,7 @@ from iosim.base.units import bytes_text, seconds_text, some
 from iosim.base.words import sentences
 from iosim.hardware.profile import HardwareProfile, load_profile
 from iosim.prediction.result import legend_of
-from iosim.problem.asked import lengths
+from iosim.problem.asked import lengths, up_to
 from iosim.readers.replay.blocks import CachingAllocator
 from iosim.show import axes
 from iosim.show.page import Page, Panel, Section, Series
@@ -22,7 +22,15 @@ from iosim.show.shown import Part, Shown, panels_of
 from iosim.show.tables import Column, Table, grouped
 from iosim.studies.requests import TrainRequest
 from iosim.studies.training.asked import asked_for, several
-from iosim.studies.training.frontier import AXES, GB, SEQ_LENS, Frontier, frontier, longest_sequence
+from iosim.studies.training.frontier import (
+    AXES,
+    GB,
+    SEQ_LENS,
+    TOKEN_STEP,
+    Frontier,
+    frontier,
+    longest_sequence,
+)
 from iosim.studies.training.graph import Graph, Kind, by_kind, saved_storages
 from iosim.studies.training.model import Decoder, Setup
 from iosim.studies.training.plan import plan
@@ -181,7 +189,9 @@ class TrainingPrediction(Shown):
             f"Training with {s.tokens} and {s.attention} attention in {s.precision} {fits} on {self.profile.name}: "
             f"{bytes_text(self.peak_bytes)} of {bytes_text(self.capacity_bytes)} at the peak{self._each()}, "
             f"most for {largest_kind}",
-            f"Up to {some(longest, 'token')} fit" if longest else "Not even 64 tokens fit",
+            f"{up_to(longest, TOKEN_STEP).capitalize()} fit"
+            if longest
+            else "Not even 64 tokens fit",
             *([] if self.time is None else [f"A step takes {seconds_text(self.time.total_s)}"]),
             "Counted, tensors alone",
         ]
@@ -337,7 +347,8 @@ def memory_table(prediction: TrainingPrediction) -> Table:
 def _message_line(prediction: TrainingPrediction) -> str:
     sent, profile = prediction.messages, prediction.profile
     seconds = sent.seconds(profile)
-    over = "" if seconds is None else f", {seconds_text(seconds)} over NVLink"
+    links = "Infinity Fabric" if profile.is_amd else "NVLink"
+    over = "" if seconds is None else f", {seconds_text(seconds)} over {links}"
     return (
         f"each GPU sends and receives {bytes_text(sent.bytes)} per step, "
         f"{bytes_text(sent.gathered_bytes)} of parameters and {bytes_text(sent.reduced_bytes)} of "

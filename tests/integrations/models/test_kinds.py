@@ -999,6 +999,14 @@ def test_an_unknown_name_is_one_short_line() -> None:
     assert len(str(error.value)) < 160
 
 
+@pytest.mark.parametrize("name", ["a" * 5000, "é" * 200, "a/" * 5000, "a:" + "a" * 500])
+def test_a_name_that_no_file_can_have_is_one_short_line(name: str) -> None:
+    """Systems take names of 255 bytes, and paths of 4,096."""
+    with pytest.raises(InputError, match="is not known; give its config") as error:
+        load_model(name)
+    assert len(str(error.value)) < 300
+
+
 @pytest.mark.parametrize("layers", [[-1], [12], [-1, 3], [3, 12]])
 def test_layers_that_are_not_there_are_refused(layers: list[int]) -> None:
     with pytest.raises(InputError, match=r"attn_layer_indices.*accepted: layers 0 to 11"):

@@ -26,9 +26,12 @@ from iosim.hardware.profile import load_profile
 from iosim.integrations.triton.kernel import (
     Config,
     TimedConfig,
+    TritonList,
     configured,
     misfit,
     rank,
+    ranked,
+    source,
     space,
     try_config,
     tutorial_configs,
@@ -333,3 +336,27 @@ class TestWaits:
         ratios = [float(row[6]) for row in picks if int(row[1].replace(",", "")) >= 256]
         assert len(ratios) == 18
         assert sorted(abs(ratio - 1) for ratio in ratios)[-2] <= 0.12
+
+
+@pytest.mark.parametrize(("rows", "keys"), [(8, 64), (64, 8)])
+def test_products_need_16_rows_and_columns(rows: int, keys: int) -> None:
+    problem = AttentionProblem(heads=8, seq_q=1024, head_dim=64, dtype="fp16")
+    gpu = load_profile("h100")
+    assert misfit(Config(rows, keys), problem, gpu) == "tl.dot needs 16 rows and columns"
+    assert misfit(Config(16, 16), problem, gpu) == ""
+
+
+def test_the_compilers_report_stands_in_the_printed_list() -> None:
+    problem = AttentionProblem(heads=8, seq_q=1024, head_dim=64, dtype="fp16")
+    configs = [Config(64, 64), Config(64, 32)]
+    reports = {configs[0]: BuildReport(96, 65_536, 24)}
+    timed = {t.config: t for t in rank(problem, "h100", configs, reports=reports)}
+    lists = [TritonList("H100", problem, tuple(timed[config] for config in configs))]
+    first, second = (line for line in source(lists).splitlines() if "triton.Config" in line)
+    assert first.endswith("ms predicted, 96 registers, 24 bytes spilled")
+    assert second.endswith("ms predicted")
+
+
+def test_a_choice_of_configurations_that_is_not_known() -> None:
+    with pytest.raises(InputError, match="'some' is not known; accepted: all, tutorial"):
+        ranked(["h100"], [], 1, "some")

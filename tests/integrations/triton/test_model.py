@@ -143,6 +143,8 @@ class TestModel:
     def test_bad_names_and_top_k(self) -> None:
         with pytest.raises(InputError, match="lack BLOCK_M, BLOCK_N"):
             TritonModel("h100").perf_model(**ARGUMENTS, **CONSTANTS, TILE=64)
+        for accepted in (1, 2, 1.0, 0.25):  # one configuration, two, all of them, a quarter
+            assert TritonModel("h100").prune_configs_by(accepted)["top_k"] == accepted
         for top_k in (0, 1.5, 0.0, True, "4"):
             with pytest.raises(InputError, match="top_k"):
                 TritonModel("h100").prune_configs_by(top_k)  # type: ignore[arg-type]

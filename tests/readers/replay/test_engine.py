@@ -160,6 +160,22 @@ def test_a_dirty_line_gets_a_second_chance(
     assert (sum(after.counts()[0]) == sum(before.counts()[0])) == stays
 
 
+@pytest.mark.parametrize("loads", [8, 16, 64])
+def test_an_l2_that_keeps_what_is_dirty(loads: int) -> None:
+    """Eight lines of a set of 16 ways written, then others loaded. The first eight fill the set. Each later one writes a
+    dirty line back as often as one of 16 ways taken by chance is dirty, so that 15/16 of the dirty ones stay."""
+    lines = 64
+    accesses = [(STORE, n) for n in range(8)] + [(LOAD, 8 + n) for n in range(loads)]
+    mode, number = np.array(accesses).T
+    size, owner = np.full(72, lines * LINE, dtype=np.int32), np.zeros(72, dtype=np.uint8)
+    l2 = L2(small(1, lines, 16), size, owner, 1e9)
+    l2.config.keeps_dirty = 1
+    l2.access(mode.astype(np.uint8), number.astype(np.int32), np.zeros(mode.size, np.uint8))
+    written = sum(l2.counts()[1]) / (lines * LINE)
+    assert written == pytest.approx(8 * (1 - (15 / 16) ** (loads - 8)), abs=0.3)
+    assert l2.dirty_bytes() / (lines * LINE) == 8 - written
+
+
 def test_a_fraction_of_a_dirty_line_is_one_more_in_so_many_sets() -> None:
     """64 sets of four ways, 1.5 of them dirty: two stores into every set write back half of the sets' first lines."""
     l2 = play(small(sets=64, ways=4, dirty_ways=1.5), [(STORE, o, 0) for o in range(128)], 128)

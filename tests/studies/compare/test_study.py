@@ -467,3 +467,13 @@ def test_nothing_but_the_tables_in_a_pipe() -> None:
     )
     assert done.stderr == ""
     assert "\r" not in done.stdout
+
+
+def test_check_bits_are_named_beside_what_is_compulsory(capsys: pytest.CaptureFixture[str]) -> None:
+    """An L4's check bits lie in its memory: an eighth of K, V and Q, 786,432 bytes."""
+    sizes = ["--heads", "2", "--seq-len", "512", "--head-dim", "128"]
+    assert main(["compare", "--gpu", "l4", "--kernel", "naive", *sizes]) == 0
+    out = capsys.readouterr().out
+    assert f"moves {bytes_text(786_432 * 9 / 8)} at HBM (compulsory)" in out.split("\n")[0]
+    checked = f"check bits of ECC: {bytes_text(786_432 / 8)} of naive's"
+    assert f"On l4 HBM's bytes hold {checked}." in out

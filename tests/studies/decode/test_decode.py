@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
@@ -117,3 +118,28 @@ def test_contexts_that_nobody_asked_for_end_with_the_models_positions(
 ) -> None:
     points = iosim.decode(model=model, gpu="h100").points
     assert [point.prediction.problem.seq_k for point in points] == contexts
+
+
+def test_check_bits_are_no_second_reading_of_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    """An L4 keeps a byte of check bits for eight of data in the same memory."""
+    sizes = ["--heads", "4", "--kv-heads", "2", "--context", "4k"]
+    assert main(["decode", "--gpu", "l4", *sizes]) == 0
+    out = capsys.readouterr().out
+    amounts = re.search(r"reads ([\d.]+) MB from HBM, ([\d.]+) MB of it check bits \((.*?)\)", out)
+    assert amounts is not None
+    assert float(amounts[2]) == pytest.approx(float(amounts[1]) / 9, rel=0.01)
+    assert amounts[3].startswith("the whole cache of")
+
+
+def test_a_search_that_ends_does_not_say_what_is_the_most(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """2^24 tokens of 32 bytes are 0.5 GB: more would fit, and none are tried."""
+    sizes = ["--heads", "1", "--head-dim", "8", "--layers", "1", "--context", "1k"]
+    assert main(["decode", "--gpu", "h100", *sizes]) == 0
+    assert "longest context that fits on h100-sxm at batch 1: at least 16,777,216 tokens" in (
+        capsys.readouterr().out
+    )
+    small = ["--layers", "1", "--width", "64", "--heads", "1", "--vocabulary", "10"]
+    assert main(["train-memory", "--gpu", "h200", *small]) == 0
+    assert "At least 16,777,216 tokens fit" in capsys.readouterr().out

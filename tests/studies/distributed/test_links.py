@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from schedules import H100
 
+from iosim.hardware.profile import load_profile
 from iosim.problem.attention import AttentionProblem
 from iosim.studies.distributed import (
     build,
@@ -80,3 +81,13 @@ def test_a_message_slows_the_computing_beside_it(overlap: bool, expected_s: floa
     lengths = iter([1.0, 1.0, 0.0, 0.0])
     line = simulate(schedule, problem, Cluster(link), lambda p, w: next(lengths), overlap=overlap)
     assert line.total_s == pytest.approx(expected_s)
+
+
+def test_amds_gpus_have_no_nvlink() -> None:
+    """Half of seven links of 128 GB/s, under the name of AMD's data sheet."""
+    mi300x = load_profile("mi300x")
+    assert (load_link("nvlink", mi300x).name, load_link("nvlink", H100).name) == (
+        "Infinity Fabric",
+        "nvlink",
+    )
+    assert load_link("nvlink", mi300x).bandwidth_bytes_per_s == 7 * 128e9 / 2

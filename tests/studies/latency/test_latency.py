@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,28 @@ def test_bad_input_of_decoding_is_one_line(
 ) -> None:
     assert main(["decode", *line.split()]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("gpu", ["h100", "a100", "l40s", "rtx-3090"])
+@pytest.mark.parametrize("stack", stack_names())
+def test_no_more_splits_run_than_are_said_to_be_the_most(stack: str, gpu: str) -> None:
+    """vLLM bounds FlashAttention-3's splits; FlashAttention-2's, which a page each may be, it does not."""
+    try:
+        (latency,) = iosim.latency(
+            stack=stack,
+            gpu=gpu,
+            heads=16,
+            kv_heads=2,
+            head_dim=256,
+            batch=2,
+            seq_len=1,
+            seq_len_k=4096,
+        )
+    except InputError:  # no kernel there
+        return
+    said = re.search(r"at most (\d+) splits", "; ".join(latency.assumes))
+    ran = re.search(r"combine of (\d+) splits", "; ".join(part.name for part in latency.parts))
+    assert said is None or ran is None or int(ran[1]) <= int(said[1])
 
 
 @pytest.mark.parametrize("stack", stack_names())

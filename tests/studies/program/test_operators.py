@@ -57,7 +57,7 @@ def test_each_operator_is_the_kernel_in_its_place(model: str) -> None:
                 assert row.operator in operators, (kernel, row.operator)
 
 
-@pytest.mark.parametrize(("model", "within"), [("whisper", 0.04), ("segformer", 0.13)])
+@pytest.mark.parametrize(("model", "within"), [("whisper", 0.06), ("segformer", 0.09)])
 def test_hbm_bytes_of_all_kernels(model: str, within: float) -> None:
     for way in ("hbm_read", "hbm_write"):
         counted = sum(int(kernel[way]) for kernel, _ in pairs(model))

@@ -46,7 +46,36 @@ def test_ctas_of_a_pass(rows: int | None, ctas: int) -> None:
     (launch,) = streaming("pass", (read,), (written,), rows=rows)[0].launches
     assert launch.domain.rows == ctas
     assert launch.resources.threads == (128 if rows is None else ROW_THREADS)
-    assert launch.values_per_thread == 8  # 16 bytes of a thread's access, in halves
+    elements = {None: 8, 0: 293, 1: 293, 2: 146, 300: 1}  # 300,000 over rows of 1,024 threads
+    assert launch.values_per_thread == elements[rows]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "element_bytes", "values"),
+    [
+        ((64, 64), (64, 1), 4, 8),  # as the result: vectors
+        ((64, 64), (64, 1), 2, 4),  # widened
+        ((64, 64), (1, 64), 4, 1),  # transposed: a loop of loads and stores
+        ((64, 64), (128, 1), 4, 1),  # part of every row
+        ((64, 1), (1, 1), 4, 1),  # broadcast
+        ((1,), (1,), 4, 8),  # a number
+    ],
+)
+def test_values_that_a_thread_loads_before_it_stores(
+    sizes: tuple[int, ...], strides: tuple[int, ...], element_bytes: int, values: int
+) -> None:
+    """PyTorch's kernels: vectorized_elementwise_kernel<8>, unrolled_elementwise_kernel of four, elementwise_kernel."""
+    read = View(0, 0, sizes, strides, element_bytes)
+    (launch,) = streaming("pass", (read,), (View(1, 0, (64, 64), (64, 1), 4),))[0].launches
+    assert launch.values_per_thread == values
+
+
+def test_a_norm_holds_a_row() -> None:
+    """96 rows of 1,280: ten values for each of a CTA's 128 threads."""
+    whole = [View(n, 0, (96, 1280), (1280, 1), 2) for n in (0, 1)]
+    rstd = View(2, 0, (96, 1), (1, 1), 4)
+    (launch,) = streaming("norm", whole[:1], (whole[1], rstd), apart=(rstd,))[0].launches
+    assert launch.values_per_thread == 10
 
 
 def test_bytes_beside_the_elements_of_a_transposed_tensor() -> None:
