@@ -8,6 +8,8 @@
     python tests/mutate.py --list              the changes, without running anything
     python tests/mutate.py --new --jobs 16 --out verdicts.csv
                                                on many cores, without those that were once missed
+    python tests/mutate.py --unseen tests/show/ --file show/tables.py
+                                               changes of these files that alter no value in these tests, from one run
     python tests/mutate.py --held              the faults of held.json, each against the test that was written for it
 
 A change is one edit of one line: a comparison, an operator, a constant, a condition, a branch. Left out, since no test
@@ -35,6 +37,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().with_name("support")))
 
+import altered
 import executed
 import measured
 from areas import AREAS
@@ -83,6 +86,12 @@ def options(words: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--count", type=int, default=300, help="changes to run")
     parser.add_argument("--seed", type=int, default=0, help="which are drawn")
+    parser.add_argument(
+        "--unseen",
+        nargs="*",
+        metavar="PATH",
+        help="list the changes that alter no value in any test (of files whose path begins so)",
+    )
     parser.add_argument("--all", action="store_true", help="every change")
     parser.add_argument("--list", action="store_true", help="say what would be run")
     parser.add_argument("--held", nargs="*", metavar="WORD", help="run the faults of held.json")
@@ -190,6 +199,19 @@ def measure_all(jobs: int, wanted: Sequence[str]) -> int:
     return int(failed > 0)
 
 
+def list_unseen(tests: Sequence[str], chosen: Sequence[Change]) -> int:
+    """Prints the changes that alter no value in a run of these tests, or of all quick ones."""
+    files = sorted({c.file for c in chosen if c.file.endswith(".py")})
+    watched = {edit for file in files for edit in altered.watched(file)}
+    alone = ["-q", "-p", "no:cacheprovider", "--hypothesis-seed=0", "-m", executed.MARKS]
+    seen = altered.altered_in([*alone, *(tests or executed.files_of_tests())])
+    edits = [(c, (c.file, c.start, c.end, c.text)) for c in chosen]
+    unseen = [c for c, edit in edits if edit in watched and edit not in seen]
+    print("\n".join(map(str, unseen)))
+    print(f"{len(unseen)} of {len(chosen)} changes alter no value")
+    return int(bool(unseen))
+
+
 def main(words: list[str] | None = None) -> int:
     options_given = options(words)
     if options_given.held is not None:
@@ -198,10 +220,13 @@ def main(words: list[str] | None = None) -> int:
         return measure_all(options_given.jobs, options_given.map)
     areas = options_given.area or list(AREAS)
     notes = Notes.read()
-    count = None if options_given.all else options_given.count
+    is_whole = options_given.all or options_given.unseen is not None
+    count = None if is_whole else options_given.count
     chosen = drawn(areas, count, options_given.seed, notes, new=options_given.new)
     if options_given.file:
         chosen = [c for c in chosen if c.file.endswith(tuple(options_given.file))]
+    if options_given.unseen is not None:
+        return list_unseen(options_given.unseen, [c for c in chosen if c.key not in notes.equal])
     if options_given.list:
         print("\n".join(map(str, chosen)))
         print(f"{len(chosen)} changes")

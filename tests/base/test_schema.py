@@ -349,3 +349,43 @@ def test_a_long_text_is_not_taken_for_nesting(tmp_path: Path) -> None:
     begin = time.process_time()
     assert read_toml(place)["text"] == sentence
     assert time.process_time() - begin < 2
+
+
+ONE = schema.Whole(1, 9)
+ASCENDING, UNIQUE = (
+    schema.ListOf(ONE, ascending=True),
+    schema.ListOf(ONE, unique=True),
+)
+PAIRS = schema.Pairs(ONE, ONE, ("depth", "rate"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "reasons"),
+    [
+        (ASCENDING, [1, 2], []),
+        (ASCENDING, [1, 1], ["must be in ascending order"]),
+        (ASCENDING, [2, 1], ["must be in ascending order"]),
+        (UNIQUE, [2, 1], []),
+        (UNIQUE, [2, 1, 2], ["has the same entry twice"]),
+        (PAIRS, [[1, 5], [2, 5]], []),
+        (PAIRS, [[1, 5], [1, 6]], ["depth must be in ascending order"]),
+        (PAIRS, [], ["must be a list with at least one entry"]),
+        (PAIRS, "no", ["must be a list with at least one entry"]),
+        (PAIRS, [[1, 5], [2]], ["must be a list of pairs [depth, rate]"]),
+        (PAIRS, [1, 5], ["must be a list of pairs [depth, rate]"]),
+        (PAIRS, [[1, 5], "ab"], ["must be a list of pairs [depth, rate]"]),
+        (schema.Flag(), False, []),
+        (schema.Flag(), 1, ["must be true or false, not 1"]),
+        (schema.Flag(only=True), True, []),
+        (schema.Flag(only=True), False, ["must be true, not False"]),
+        (schema.Flag(only=True), 1, ["must be true, not 1"]),
+    ],
+)
+def test_what_a_form_says_of_a_value(spec: Any, value: Any, reasons: list[str]) -> None:
+    assert [problem.reason for problem in spec.problems(value, "x")] == reasons
+
+
+def test_long_numbers_are_told_by_their_digits() -> None:
+    assert schema.shown(10**21 - 1) == "9" * 21
+    assert schema.shown(10**21) == "a number of more than 20 digits"
+    assert schema.shown(-(10**21)) == "a number of more than 20 digits"

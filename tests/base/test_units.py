@@ -147,6 +147,50 @@ def test_a_comma_in_an_amount_sets_thousands_apart_or_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("512,512", 512512),  # a list grows from number to number
+        ("64,512,128", 64512128),  # and to its end
+        ("4k,60,128", 60128),  # of multiples of 8
+        ("4k,64,124", 64124),
+        ("4k,128,128", 128128),
+        ("4k,16,384", 16384),  # a multiple of 8,192 is one number
+    ],
+)
+def test_what_is_no_list_of_lengths_is_one_number(text: str, number: int) -> None:
+    with pytest.raises(InputError, match=f"write {number}\\b"):
+        sizes(text, "--context")
+
+
+def test_neighbours_in_a_list_grow_by_sixteen_times_at_most() -> None:
+    assert sizes("8,128", "--seq-len") == [8, 128]  # 16 times
+    assert sizes("4k,8,128", "--seq-len") == [4096, 8, 128]
+    for text in ("8,136", "4k,8,136"):  # 17 times
+        with pytest.raises(InputError, match="write 8136"):
+            sizes(text, "--seq-len")
+
+
+@pytest.mark.parametrize("text", ["0:8:1", "1:8:0", "1:8:x1", "1:8:x0", "8:4:1", "0:8:x2"])
+def test_ranges_that_are_empty_or_endless(text: str) -> None:
+    with pytest.raises(InputError, match="is an empty or endless range"):
+        sizes(text, "--batch")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("4:4:1", [4]), ("1:4:1", [1, 2, 3, 4]), ("1:8:x2", [1, 2, 4, 8]), ("1:9:x3", [1, 3, 9])],
+)
+def test_a_range_has_its_end(text: str, numbers: list[int]) -> None:
+    assert sizes(text, "--batch") == numbers
+
+
+def test_a_whole_unit_is_one_of_it() -> None:
+    assert [joules_text(x) for x in (1.0, 1e-3, 1e-6)] == ["1 J", "1 mJ", "1 uJ"]
+    assert [seconds_text(x) for x in (1.0, 1e-3, 1e-6)] == ["1 s", "1 ms", "1 us"]
+    assert [bytes_text(x) for x in (999, 1000, 10**6)] == ["999 B", "1 kB", "1 MB"]
+
+
+@pytest.mark.parametrize(
     ("text_of", "amount", "wanted"),
     [
         # Three digits of 999.96 us are a millisecond; more seconds than a thousand are written out.

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.usefixtures("replays_once")
 
 STUDIES = load_script("tests/golden/make_studies.py")
 COMMANDS = load_script("tests/golden/command_cases.py")
+DRAWN = load_script("tests/golden/drawn_cases.py")
 REL = 1e-9
 """Floats are recorded with twelve digits; the order in which NumPy sums may move the last of them."""
 
@@ -46,7 +47,7 @@ def apart(recorded: Any, played: Any, at: str = "") -> list[str]:
     )
 
 
-APART = ("code", "commands", "launches", "pages", "programs")
+APART = ("code", "commands", "drawn", "launches", "pages", "programs")
 """Studies whose tests stand below, in tests/code/test_recorded_code.py, tests/catalog/test_recorded_launches.py,
 tests/show/test_recorded_pages.py or tests/integrations/torch/test_recorded_programs.py."""
 LONG = ("counts", "tables", "tiles", "replay", "timing", "distributed", "training")
@@ -86,6 +87,18 @@ def test_calls_print_what_is_recorded(call: str) -> None:
 def test_all_recorded_calls_are_made_again() -> None:
     calls = [COMMANDS.named(line) for line in COMMANDS.CALLS]
     assert list(STUDIES.recorded_in_common("commands")) == calls
+
+
+@pytest.mark.slow
+@pytest.mark.recorded
+@pytest.mark.parametrize("call", DRAWN.calls())
+def test_drawn_calls_print_what_is_recorded(call: str) -> None:
+    recorded = STUDIES.recorded_in_common("drawn")
+    assert {call: recorded[call]} == dict(STUDIES.plain(list(DRAWN.cases((call,)))))
+
+
+def test_all_drawn_calls_are_recorded() -> None:
+    assert tuple(STUDIES.recorded_in_common("drawn")) == DRAWN.calls()
 
 
 def held(recorded: dict[str, Any], cases: Iterable[tuple[str, Any]]) -> None:

@@ -35,6 +35,7 @@ STUDIES = {
     "launches": ("launch_cases", "cases"),
     "plans": ("plan_cases", "cases"),
     "commands": ("command_cases", "cases"),
+    "drawn": ("drawn_cases", "cases"),
     "pages": ("page_cases", "cases"),
     "forms": ("form_cases", "cases"),
     "code": ("code_cases", "cases"),

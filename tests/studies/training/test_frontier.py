@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from small_steps import FEW, recorded, saved_bytes, trained
 
+from iosim.base.errors import InputError
 from iosim.hardware.profile import load_profile
 from iosim.studies.training import (
     Decoder,
@@ -15,8 +16,9 @@ from iosim.studies.training import (
     frontier,
     longest_sequence,
     plan,
+    predict_training,
 )
-from iosim.studies.training.frontier import TOKEN_STEP, step_seconds
+from iosim.studies.training.frontier import TOKEN_STEP, changed, peak_bytes, step_seconds
 
 
 @pytest.mark.slow
@@ -90,3 +92,48 @@ def test_the_longest_sequence_is_the_last_that_fits(
     ends = (fitting * TOKEN_STEP, None if beyond is None else beyond * TOKEN_STEP)
     capacity = 10 * steps * TOKEN_STEP + 9
     assert longest_sequence(Decoder(), Setup(), capacity, *ends) == steps * TOKEN_STEP
+
+
+def test_a_step_fits_where_it_fills_the_memory_to_the_last_byte() -> None:
+    """What fits is at most what there is, in each of the answers that say so."""
+    model, setup = Decoder(layers=2, width=128, heads=2), Setup(seq_len=4 * TOKEN_STEP)
+    l4 = load_profile("l4")
+    reserve = l4.need_memory_bytes() - peak_bytes(model, setup)
+    full, over = (
+        predict_training(model, setup, l4, reserve_bytes=reserve + more) for more in (0, 1)
+    )
+    assert full.fits
+    assert not over.fits
+    assert longest_sequence(model, setup, full.capacity_bytes) == setup.seq_len
+    assert longest_sequence(model, setup, over.capacity_bytes) == setup.seq_len - TOKEN_STEP
+    lengths = [setup.seq_len, 2 * setup.seq_len]
+    for more, longest, cells in ((0, setup.seq_len, "1 of 2 cells fits"), (1, None, "0 of 2")):
+        of_two = frontier(model, setup, l4, "layers", [2], lengths, reserve_bytes=reserve + more)
+        assert of_two.longest == ((longest or setup.seq_len - TOKEN_STEP),)
+        assert cells in of_two.answer
+
+
+@pytest.mark.parametrize(
+    ("fitting", "beyond"), [(0, None), (0, 5), (3, None), (4, 5), (2, 9), (1, 100)]
+)
+def test_the_longest_sequence_is_found_from_any_bracket(fitting: int, beyond: int | None) -> None:
+    """In steps of TOKEN_STEP, of which four fit; a bracket may end between two of them."""
+    model, setup = Decoder(layers=1, width=128, heads=2), Setup(seq_len=4 * TOKEN_STEP)
+    ends = (n if n is None else n * TOKEN_STEP for n in (fitting, beyond))
+    tokens = longest_sequence(model, setup, peak_bytes(model, setup), *ends)
+    assert tokens == 4 * TOKEN_STEP
+    if beyond is not None:
+        between = beyond * TOKEN_STEP - 1
+        again = longest_sequence(
+            model, setup, peak_bytes(model, setup), fitting * TOKEN_STEP, between
+        )
+        assert again == 4 * TOKEN_STEP
+
+
+def test_key_value_heads_that_do_not_divide_the_heads_are_refused() -> None:
+    """Of 16 heads, 4 with keys: 24 have 6, and 17 would have 4 again."""
+    model = Decoder(layers=1, width=1024, heads=16, kv_heads=4)
+    wider, _ = changed(model, Setup(), "width", 1536)
+    assert (wider.heads, wider.kv_heads) == (24, 6)
+    with pytest.raises(InputError, match="gives 17 heads, which 4 key/value heads do not divide"):
+        changed(model, Setup(), "width", 17 * 64)
