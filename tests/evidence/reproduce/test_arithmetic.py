@@ -160,6 +160,12 @@ def test_distflashattn_runs_each_pass_of_its_layers(
     assert took.linear_s == pytest.approx(flops / 8 / A100.product_flops("fp16"))
 
 
+def test_memory_of_parameters() -> None:
+    """16 bytes each of 32 layers of 4 x 4096^2 + 3 x 4096 x 11008 weights, and of two tables of 32,000 rows, shared out."""
+    weights = 32 * (4 * 4096**2 + 3 * 4096 * 11008) + 2 * 32000 * 4096
+    assert runs.training_bytes("LLaMA-7B", 0, 8) == 16 * weights / 8
+
+
 def test_a_sequence_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """20 GB are there; 4 are fixed, and 2 more go to each thousand tokens: 8 thousand fit."""
     monkeypatch.setattr(
