@@ -19,6 +19,7 @@ from iosim.evidence.validate import (
     profile_rows,
     residuals,
 )
+from iosim.evidence.validate import rows as tables
 from iosim.evidence.validate.one_launch import ALLOWED, SMALL, LaunchAnswer, Part, answer_launch
 from iosim.evidence.validate.recognise import Given
 from iosim.evidence.validate.report import (
@@ -445,3 +446,15 @@ def test_what_has_no_place_on_a_logarithmic_axis(smaller: float, panels: int) ->
     limit = least(residual("hbm_read", 5, 5))
     rows = [residual("hbm_read", limit * smaller, 5 * limit)]
     assert len(scatters(rows, "name", "subject")) == panels
+
+
+def test_files_of_up_to_64_mib_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[int] = []
+
+    def read_text(path: Any, where: str, what: str, limit: int) -> str:
+        limits.append(limit)
+        return "text"
+
+    monkeypatch.setattr(tables, "read_text", read_text)
+    assert tables.text_of_file("table.csv", "here") == "text"
+    assert limits == [64 * 1024 * 1024]
