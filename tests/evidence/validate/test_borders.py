@@ -451,7 +451,7 @@ def test_what_has_no_place_on_a_logarithmic_axis(smaller: float, panels: int) ->
 def test_files_of_up_to_64_mib_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     limits: list[int] = []
 
-    def read_text(path: Any, where: str, what: str, limit: int) -> str:
+    def read_text(path: Any, where: str, kind: str, limit: int) -> str:
         limits.append(limit)
         return "text"
 
