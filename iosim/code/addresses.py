@@ -494,14 +494,10 @@ def tensor_of(bound: Bound, access: Access) -> TensorArgument | None:
 
 def _last_byte(access: Access, folds: tuple[Fold, ...], pattern: Pattern) -> int:
     """The end of the last byte that an access touches, from its tensor's beginning."""
-    # Each fold's last trip lies furthest where its stride is positive, else its first.
+    # Each fold's last trip lies furthest where its stride is positive, else its first; CTAs that make none of a
+    # fold's trips are not among those of its accesses.
     end = access.base.copy()
-    is_made = np.ones(access.ctas.size, dtype=bool)
     for stride, fold in zip(access.strides, folds, strict=True):
-        count = fold.count[access.ctas]
-        end += np.maximum(stride, 0) * np.maximum(count - 1, 0)
-        is_made &= count > 0
-    if not is_made.any():
-        return 0
-    furthest = int((end[is_made] % place(0)).max())
+        end += np.maximum(stride, 0) * (fold.count[access.ctas] - 1)
+    furthest = int((end % place(0)).max())
     return furthest + int(pattern.offset[pattern.active].max()) + pattern.width

@@ -234,6 +234,7 @@ LISTINGS = {
     """,
     "loads that are waited for late, in the next turn and never": """
     head:
+        MOV R9, RZ
         FADD R8, R8, R4 | 27e4 3
         LDG.E R4, desc[UR8][R2.64] | 742 4
         LDG.E R5, desc[UR8][R2.64+0x10] | 762 4

@@ -244,9 +244,10 @@ def _sides(grid: Any, constants: Arguments) -> tuple[int, ...]:
 
 def _refuse_others(compiled: Any) -> None:
     """Raises InputError: the code is no forward of attention, which multiplies and takes exponentials."""
-    ptx = str((getattr(compiled, "asm", None) or {}).get("ptx", ""))
+    code = getattr(compiled, "asm", None) or {}
+    ptx = str(code.get("ptx", ""))
     lacks = [word for word, some in NEEDED.items() if not any(n in ptx for n in some)]
-    if ".entry" in ptx and lacks:
+    if ".entry" in ptx and isinstance(code.get("cubin"), bytes) and lacks:
         kernel = getattr(compiled.metadata, "name", "triton")
         raise InputError(
             f"kernel '{kernel}' is no attention: its code has no {' and no '.join(lacks)}; accepted: a "

@@ -283,9 +283,9 @@ def test_rows_left_out_are_counted_and_named(
         "h100_sxm,sglang,1,triton,context,bfloat16,bfloat16,16,4,512,0,0.3\n",
     )
     assert main(["validate", "--measurements", str(latent)]) == 2
-    told = capsys.readouterr().err
-    assert "nothing was checked; 2 of 2 rows are left out" in told
-    assert "FlashMLA's dense decode from a cache in fp8 is not described" in told
+    message = capsys.readouterr().err
+    assert "nothing was checked; 2 of 2 rows are left out" in message
+    assert "FlashMLA's dense decode from a cache in fp8 is not described" in message
 
 
 def test_what_a_stack_launches_beside_and_a_lower_clock_are_in_the_time(tmp_path: Path) -> None:
@@ -397,11 +397,11 @@ def test_a_table_without_attention_says_what_it_is_and_what_uses_it(
 ) -> None:
     table = of_text(tmp_path, f"{header}\n{','.join('1' for _ in header.split(','))}\n")
     assert main(["validate", "--measurements", str(table)]) == 2
-    told = capsys.readouterr().err
-    assert holds in told
-    assert "no attention; accepted: " in told
-    assert told.count("\n") == 1
-    for script in re.findall(r"benchmarks/\w+\.py", told):
+    message = capsys.readouterr().err
+    assert holds in message
+    assert "no attention; accepted: " in message
+    assert message.count("\n") == 1
+    for script in re.findall(r"benchmarks/\w+\.py", message):
         assert (Path(__file__).parents[3] / script).is_file()
 
 

@@ -160,6 +160,12 @@ def test_distflashattn_runs_each_pass_of_its_layers(
     assert took.linear_s == pytest.approx(flops / 8 / A100.product_flops("fp16"))
 
 
+def test_memory_of_parameters() -> None:
+    """16 bytes each of 32 layers of 4 x 4096^2 + 3 x 4096 x 11008 weights, and of two tables of 32,000 rows, shared out."""
+    weights = 32 * (4 * 4096**2 + 3 * 4096 * 11008) + 2 * 32000 * 4096
+    assert runs.training_bytes("LLaMA-7B", 0, 8) == 16 * weights / 8
+
+
 def test_a_sequence_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """20 GB are there; 4 are fixed, and 2 more go to each thousand tokens: 8 thousand fit."""
     monkeypatch.setattr(
@@ -200,6 +206,7 @@ def point(**fields: Any) -> Point:
 @pytest.mark.parametrize(("seq", "batch"), [(512, 32), (16384, 1), (32768, 1)])
 def test_papers_fix_tokens_and_width(seq: int, batch: int) -> None:
     """16,384 tokens in all, 2,048 columns over all heads; one sequence where it is longer."""
+    assert (published.TOKENS, published.WIDTH) == (16_384, 2_048)
     problem = point(seq=seq, head_dim=64).problem
     assert (problem.batch, problem.heads, problem.seq_q) == (batch, 32, seq)
     assert point(head_dim=256).problem.heads == 8
@@ -340,6 +347,29 @@ def test_configurations_as_large_as_the_memory_fit(monkeypatch: pytest.MonkeyPat
         counted = training_grid.configurations_that_fit(0, "base", limit)
         assert (counted["computed"], counted["cells"]) == (fitting, 3)
     assert training_grid.configurations_that_fit("closest", "flash", capacity)["computed"] == 3
+
+
+@pytest.mark.parametrize(
+    ("claimed", "computed", "verdict"),
+    [
+        (100.0, 100.0, "agrees"),
+        (100.0, 100.99, "agrees"),  # within 1 %
+        (100.0, 99.01, "agrees"),
+        (100.0, 101.0, "agrees"),
+        (100.0, 101.01, "near"),
+        (100.0, 98.99, "near"),
+        (100.0, 119.9, "near"),  # within 20 %
+        (100.0, 80.1, "near"),
+        (100.0, 120.0, "near"),
+        (100.0, 120.1, "off"),
+        (100.0, 79.9, "off"),
+        (100.0, -100.0, "off"),
+    ],
+)
+def test_verdicts_on_claims(claimed: float, computed: float, verdict: str) -> None:
+    from iosim.evidence.reproduce import Row
+
+    assert Row("A", "claim", claimed, computed, "s", "").verdict.name.lower() == verdict
 
 
 def test_a_mistake_that_is_none_is_null() -> None:

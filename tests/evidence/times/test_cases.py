@@ -140,10 +140,15 @@ def test_calls_that_were_not_profiled(
         ("pytorch_flash", "call, not profiled, spills", 3, (0.003,)),
         ("pytorch_mem_efficient", "call, not profiled", 4, (0.003,)),
     ]
-    own, *others = (over for _, _, over in made_of)
+    first_over, *others = (over for _, _, over in made_of)
     assert others == [None] * 3
-    assert (own.tile, own.warps, own.stages, own.registers) == ((128, 64), 4, 2, 255)
-    assert (own.order, own.heavy_first) == (order, causal == "1")
+    assert (first_over.tile, first_over.warps, first_over.stages, first_over.registers) == (
+        (128, 64),
+        4,
+        2,
+        255,
+    )
+    assert (first_over.order, first_over.heavy_first) == (order, causal == "1")
 
 
 def test_tiles_that_were_not_built_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,25 @@ import pytest
 
 from iosim.base.errors import InputError
 from iosim.evidence.cuda.ncu import Profiled
-from iosim.evidence.validate import Comparison, Gate, Residual, Row, one_launch, profile_rows
+from iosim.evidence.validate import (
+    Comparison,
+    Gate,
+    Residual,
+    Row,
+    one_launch,
+    profile_rows,
+    residuals,
+)
+from iosim.evidence.validate import rows as tables
 from iosim.evidence.validate.one_launch import ALLOWED, SMALL, LaunchAnswer, Part, answer_launch
 from iosim.evidence.validate.recognise import Given
-from iosim.evidence.validate.report import beneath, validated_answer
+from iosim.evidence.validate.report import (
+    beneath,
+    least,
+    legend,
+    scatters,
+    validated_answer,
+)
 from iosim.evidence.validate.residuals import SMALL_BYTES
 from iosim.evidence.validate.summary import TARGETS
 from iosim.hardware.profile import load_profile
@@ -348,3 +363,98 @@ def test_a_report_is_read_by_the_module_else_by_the_profiler(
         monkeypatch.setattr(profile_rows, "_has_ncu", lambda has=has_ncu: has)
         with pytest.raises(InputError, match=f"{why} reason"):
             read(opened)
+
+
+# --- rows beside predictions ---
+
+
+class Bytes:
+    """Traffic of paper: one number for all that is asked of it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __add__(self, other: Bytes) -> Bytes:
+        return Bytes(self.number + other.number)
+
+    def total(self, *_: Any, **__: Any) -> int:
+        return self.number
+
+
+@pytest.mark.parametrize(
+    ("registers", "spilled", "spills"),
+    [
+        ((255, 255), 0, False),  # as many as there are
+        ((255, 256), 0, True),  # one launch wants more
+        ((256, 255), 0, True),
+        ((0, 256), 0, False),  # without exponentials: a pass
+        ((255, 255), 19, False),
+        ((255, 255), 20, True),  # 2 % of what it writes
+    ],
+)
+def test_rows_of_kernels_that_keep_registers_in_memory(
+    registers: tuple[int, int], spilled: int, spills: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch of 0 registers stands for one after it, without exponentials."""
+    has_exps = [1, 1 if registers[0] else 0]
+    launches = [
+        SimpleNamespace(name=f"launch {n}", registers=wanted, work=SimpleNamespace(exps_per_pair=e))
+        for n, (wanted, e) in enumerate(zip(registers, has_exps, strict=True))
+    ]
+    call: Any = SimpleNamespace(
+        counted=Bytes(spilled),
+        replay=lambda: SimpleNamespace(traffic=Bytes(0)),
+        profile=SimpleNamespace(need_int=lambda name: 255),
+        chain=SimpleNamespace(launches=launches),
+        time=lambda traffic: SimpleNamespace(total_s=1.0),
+    )
+    monkeypatch.setattr(residuals, "check_bits", lambda traffic, profile: Bytes(7))
+    monkeypatch.setattr(residuals, "needed_registers", lambda launch: launch.registers)
+    of_regime: list[Any] = []
+
+    def regime(row: Row, call: Any, values: Any, spills: bool) -> str:
+        of_regime.append((values, spills))
+        return "stream"
+
+    monkeypatch.setattr(residuals, "_regime", regime)
+    predicted = {"hbm_read": 100, "l2_write": 1000}
+    monkeypatch.setattr(residuals, "values_of", lambda *_: predicted)
+    case: Any = SimpleNamespace(problem=PROBLEM, variant="a tile")
+    measured = row({"l2_write": 900, "hbm_read": 90, "time": 2.0})
+    rows = residuals._residuals(measured, case, call)
+    assert [(r.quantity, r.predicted, r.check_bits) for r in rows] == [
+        ("hbm_read", 100, 7),
+        ("l2_write", 1000, 0),
+    ]
+    assert {(r.launch, r.variant, r.regime, r.spills) for r in rows} == {
+        ("launch 0", "a tile", "stream", spills)
+    }
+    # What decides the regime is the data, without check bits.
+    assert of_regime == [({"hbm_read": 93, "l2_write": 1000}, spills)]
+
+
+def test_a_legend_names_regimes_first_and_bands_last() -> None:
+    rows = [residual("hbm_read", 10 * MB, 10 * MB)]
+    assert [entry.name for entry in legend(rows)] == ["compulsory", "equal"]
+    assert [entry.name for entry in legend(rows, (0.05,))] == ["compulsory", "equal", "+5%", "-5%"]
+    assert [entry.dash for entry in legend(rows)] == ["", "dot"]
+    assert [entry.dash for entry in legend(rows, (0.05,))] == ["", "solid", "dot", "dot"]
+
+
+@pytest.mark.parametrize(("smaller", "panels"), [(1.0, 1), (0.999, 0)])
+def test_what_has_no_place_on_a_logarithmic_axis(smaller: float, panels: int) -> None:
+    limit = least(residual("hbm_read", 5, 5))
+    rows = [residual("hbm_read", limit * smaller, 5 * limit)]
+    assert len(scatters(rows, "name", "subject")) == panels
+
+
+def test_files_of_up_to_64_mib_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[int] = []
+
+    def read_text(path: Any, where: str, kind: str, limit: int) -> str:
+        limits.append(limit)
+        return "text"
+
+    monkeypatch.setattr(tables, "read_text", read_text)
+    assert tables.text_of_file("table.csv", "here") == "text"
+    assert limits == [64 * 1024 * 1024]
