@@ -619,6 +619,38 @@ def test_the_engine_itself_refuses_such_a_launch(
     assert l2.counts()[0][0] == 0
 
 
+def test_where_no_ctas_crowd_nothing_is_asked_of_their_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = engine.launch_plan
+
+    def without_crowds(*arguments: Any) -> Any:
+        plan, arrays = real(*arguments)
+        plan.crowds, plan.slow_ppm = 0, None
+        return plan, arrays
+
+    monkeypatch.setattr(engine, "launch_plan", without_crowds)
+    l2 = four_objects()
+    l2.replay(launch_of(count=2), Ctas(1, 1))
+    assert l2.counts()[0][0] == 2 * LINE
+
+
+def test_what_several_l2s_wrote_back_after_a_launch_is_clean() -> None:
+    """Each of four lines is stored once: written to memory at the launch's end, and not again by the next."""
+    l2 = L2(
+        replace(small(2, 4, 4), apart=True),
+        np.full(4, LINE, dtype=np.int32),
+        np.zeros(4, dtype=np.uint8),
+        1e9,
+    )
+    stored = (Template("x", STORE, np.zeros(1, dtype=np.int32), 1),)
+    l2.replay(replace(launch_of(count=4), loop=stored), Ctas(2, 2))
+    for _ in range(2):
+        assert l2.counts()[1][0] == 4 * LINE
+        assert l2.dirty_bytes() == 0
+        l2.replay(launch_of(count=4), Ctas(2, 2))
+
+
 def test_objects_of_tensors_that_cannot_be_counted_are_refused() -> None:
     with pytest.raises(InputError, match="tensor"):
         L2(small(), np.full(2, LINE), np.array([0, 64]))
