@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from iosim.base.errors import InputError
-from iosim.code.ptx import Entry, Instruction, decides, entries, reads, writes
+from iosim.code.ptx import Entry, Instruction, Parameter, decides, entries, reads, writes
 from iosim.code.ptx_fold import Bent, Compared, Recorded, Snapshot, advanced, repeats, steps
 from iosim.code.ptx_operations import Kind, kind_of, maximum, minimum
 from iosim.code.ptx_trace import Access, Fold, Node, Visit, shifts
@@ -464,6 +464,7 @@ def test_what_an_instruction_writes_reads_and_decides_by(line: str) -> None:
         # What is given at the launch lies behind the others.
         (".extern .shared .align 16 .b8 a[]; .shared .b8 b[130];", {"b": 0, "a": 256}, 256),
         (".shared .b8 a[64]; .shared .b8 unused[64];", {"a": 0}, 64),
+        (".shared .b8 a[258]; .shared .b8 b[8];", {"a": 0, "b": 384}, 392),
     ],
 )
 def test_where_shared_variables_lie(declared: str, shared: dict[str, int], size: int) -> None:
@@ -525,3 +526,20 @@ def test_lines_and_rows() -> None:
         (7, "one.cu:7"),
         (10, "2:9"),
     ]
+
+
+def test_an_entry_as_it_is_read() -> None:
+    read = entries(
+        ".visible .entry first(.param .u64 x, .param .f32 y)\n.reqntid 32\n{ .reg .b32 %r<5>; .reg .pred %p<2>, %q; "
+        "@!%p1 mov.b64 %rd1, {%r1, %r2}; ret; }\n.visible .entry second() { ret; }"
+    )
+    assert list(read) == ["first", "second"]
+    entry = read["first"]
+    assert entry.parameters == (Parameter("x", "u64", 8), Parameter("y", "f32", 4))
+    assert entry.registers == {"%r", "%p", "%q"}
+    assert entry.instructions == (
+        Instruction(("mov", "b64"), ("%rd1", ("%r1", "%r2")), "%p1", True, "", -1, 3),
+        Instruction(("ret",), (), row=3),
+    )
+    assert (entry.name, entry.threads, entry.shared, entry.shared_bytes) == ("first", (32,), {}, 0)
+    assert read["second"] == Entry("second", (), (Instruction(("ret",), (), row=4),))
