@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from iosim.catalog.libraries import resolve
 from iosim.evidence.times import groups, tables
 from iosim.evidence.times.groups import Errors, Group, Row, TimeGate, TimesReport, rows_of
 from iosim.evidence.times.tables import SUSTAINED, WARM, Timed
+from iosim.hardware.profile import load_profile
+from iosim.prediction.call import Call
+from iosim.problem.attention import AttentionProblem
 
 ROW = {
     "call": "1",
@@ -277,3 +281,13 @@ def test_a_case_of_several_groups_is_predicted_once() -> None:
     assert Errors.of([row.timed.error for row in rows_of(both)]) == Errors(
         2, 1.0, 1.0, 1.0, 1.0, 1.0
     )
+
+
+def test_a_call_of_one_launch_of_a_chain() -> None:
+    problem = AttentionProblem(heads=2, seq_q=128, head_dim=64)
+    gpu = load_profile("h200")
+    call = Call.of(problem, resolve("naive-cu", problem, gpu), gpu)
+    names = [launch.name for launch in call.chain.launches]
+    assert len(names) > 1
+    for name in names:
+        assert [launch.name for launch in tables.only(call, name).chain.launches] == [name]
