@@ -7,6 +7,7 @@ listing of its machine code beside it, so that no compiler is asked.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,14 @@ LAUNCHES = {
 GPU = "h100"
 
 
+def parts_of(launch: Any) -> dict[str, list[float]]:
+    """What a launch stores in parts, by tensor."""
+    return {
+        name: [getattr(parts, f.name) for f in fields(parts)]
+        for name, parts in launch.touched.in_parts.items()
+    }
+
+
 def said(entry: str) -> dict[str, Any]:
     """What is said of a kernel's launch: its costs, and what it moves."""
     file, grid, block, arguments = LAUNCHES[entry]
@@ -82,6 +91,7 @@ def said(entry: str) -> dict[str, Any]:
             [str(o.mode), o.per_tile, o.frame, o.parts] for o in prediction.launch.launch.overheads
         ],
         "wavefronts": dict(work.wavefronts) if work else {},
+        "in parts": parts_of(prediction.launch.launch),
     }
 
 

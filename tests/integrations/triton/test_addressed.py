@@ -15,6 +15,7 @@ from iosim.code.arguments import TensorArgument
 from iosim.code.attention_tiles import AttentionTiles
 from iosim.integrations.triton.addressed import _argument, read_tiles, tiles_by_addresses
 from iosim.kernel.schedule import Order
+from iosim.kernel.unit import MatrixUnit
 from iosim.triton import describe
 
 PROBLEM = AttentionProblem(batch=2, heads=4, seq_q=96, head_dim=WIDTH, dtype="fp16")
@@ -147,6 +148,7 @@ def test_what_addresses_say_goes_before_names_and_grid() -> None:
     assert (described.tile.block_q, described.tile.block_k) == (ROWS, KEYS)
     assert (described.schedule.order, described.schedule.section_heads) == (Order.HEAD, 4)
     assert (described.splits, described.rereads_q) == (2, False)
+    assert (described.threads, described.matrix_unit) == (32, MatrixUnit.FP32)  # as its PTX says
     again = describe(kernel(axes=axes, loads_q="each step"), (4, 3, 2), args, problem=PROBLEM)
     assert (again.splits, again.rereads_q) == (1, True)
 

@@ -35,6 +35,7 @@ from iosim.integrations.triton.kernel import (
     space,
     try_config,
     tutorial_configs,
+    unspilled,
 )
 from iosim.kernel.unit import MatrixUnit
 from iosim.problem.attention import AttentionProblem
@@ -360,3 +361,14 @@ def test_the_compilers_report_stands_in_the_printed_list() -> None:
 def test_a_choice_of_configurations_that_is_not_known() -> None:
     with pytest.raises(InputError, match="'some' is not known; accepted: all, tutorial"):
         ranked(["h100"], [], 1, "some")
+
+
+def test_reports_of_configurations_with_all_the_registers_that_they_want() -> None:
+    """Shared memory of a configuration is that which its tile takes: queries, and a stage of keys and values each."""
+    problem = AttentionProblem(heads=8, seq_q=1024, head_dim=64, dtype="fp16")
+    gpu, config = load_profile("h100"), Config(128, 64, 8, 3)
+    report = unspilled([config], problem, gpu)[config]
+    assert report.shared_memory_bytes == shared_bytes(
+        config.tile, problem, unit_of(config.tile, problem, gpu)
+    )
+    assert (report.registers > 32, report.frame_bytes) == (True, 0)
