@@ -78,6 +78,8 @@ def test_a_profile_file_is_added_too(tmp_path: Path, place: Path) -> None:
     shipped = ROOT / "hardware_profiles" / "l4.toml"
     assert main(["profiles", "add", str(shipped), "--name", "my-l4"]) == 0
     assert load_profile("my-l4").l2_bytes == load_profile("l4").l2_bytes
+    # Without raw numbers nothing is kept beside it.
+    assert [path.name for path in place.iterdir()] == ["my-l4.toml"]
 
 
 @pytest.mark.parametrize(

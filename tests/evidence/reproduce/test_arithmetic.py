@@ -51,6 +51,18 @@ def test_what_a_gpu_receives(
     assert over["computed"] == pytest.approx(12 / nd)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_eight_gpus_are_a_node(shared: bool) -> None:
+    """Within it there is NVLink alone; beyond, a port a node or a GPU."""
+    inside = runs._nodes(8, A100, shared=shared)
+    assert (inside.network, inside.gpus_per_node, inside.shared_network) == (None, None, False)
+    beyond = runs._nodes(9, A100, shared=shared)
+    assert beyond.network is not None
+    assert beyond.network.bandwidth_bytes_per_s == 12.5e9  # 100 Gb/s
+    assert (beyond.link, beyond.gpus_per_node) == (inside.link, 8)
+    assert beyond.shared_network is shared
+
+
 @pytest.mark.parametrize("gpus", [2, 3, 8])
 def test_idle_slots(gpus: int) -> None:
     """Unbalanced: GPU n of P idles n of P slots. Balanced: each but the diagonal's chunks has a partner, and of an even

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from iosim.catalog.libraries import resolve
 from iosim.evidence.times import groups, tables
 from iosim.evidence.times.groups import Errors, Group, Row, TimeGate, TimesReport, rows_of
 from iosim.evidence.times.tables import SUSTAINED, WARM, Timed
+from iosim.hardware.profile import load_profile
+from iosim.prediction.call import Call
+from iosim.problem.attention import AttentionProblem
 
 ROW = {
     "call": "1",
@@ -277,3 +281,81 @@ def test_a_case_of_several_groups_is_predicted_once() -> None:
     assert Errors.of([row.timed.error for row in rows_of(both)]) == Errors(
         2, 1.0, 1.0, 1.0, 1.0, 1.0
     )
+
+
+def test_a_call_of_one_launch_of_a_chain() -> None:
+    problem = AttentionProblem(heads=2, seq_q=128, head_dim=64)
+    gpu = load_profile("h200")
+    call = Call.of(problem, resolve("naive-cu", problem, gpu), gpu)
+    names = [launch.name for launch in call.chain.launches]
+    assert len(names) > 1
+    for name in names:
+        assert [launch.name for launch in tables.only(call, name).chain.launches] == [name]
+
+
+def test_bytes_of_a_call_that_is_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the method that its chain takes, from the start that is asked for, beside what is counted."""
+    asked_for: list[Any] = []
+
+    def hbm_traffic(call: Any, method: str, l2_start: str, replays: Any) -> tuple[int, str]:
+        asked_for.append((method, l2_start))
+        return 100, "a note"
+
+    monkeypatch.setattr(tables, "hbm_traffic", hbm_traffic)
+    monkeypatch.setattr(tables, "default_method", lambda chain: (f"method of {chain}", "why"))
+    call: Any = SimpleNamespace(counted=7, chain="a chain", capacity=lambda: 30)
+    assert tables.replayed(call) == 107
+    assert tables.replayed(call, "cold") == 107
+    assert asked_for == [("method of a chain", "warm"), ("method of a chain", "cold")]
+    assert tables.moved(call) == 37
+
+
+def test_each_launch_of_a_flushed_call_reads_anew() -> None:
+    problem = AttentionProblem(heads=2, seq_q=128, head_dim=64)
+    gpu = load_profile("h200")
+    call = Call.of(problem, resolve("naive-cu", problem, gpu), gpu)
+    alone = [tables.only(call, launch.name) for launch in call.chain.launches]
+    for way in ("read", "write"):
+        flushed = tables.flushed(call).total("hbm", way)
+        assert flushed == sum(launch.capacity().total("hbm", way) for launch in alone)
+    # Scores that a launch wrote are read again by the next.
+    assert tables.flushed(call).total("hbm", "read") > tables.moved(call).total("hbm", "read")
+
+
+@pytest.mark.parametrize(
+    ("row", "wanted"),
+    [
+        ({"causal": "1", "heads": "4", "seq_q": "64"}, {"mask": "causal", "dtype": "bf16"}),
+        ({"causal": "0", "heads": "4", "dtype": "fp16"}, {"mask": "none", "dtype": "fp16"}),
+        ({"heads": "4", "kv_heads": "", "head_dim": "96"}, {"kv_heads": 4, "head_dim": 96}),
+    ],
+)
+def test_problems_of_rows(row: dict[str, str], wanted: dict[str, Any]) -> None:
+    problem = tables.asked(row, batch=3)
+    assert {name: getattr(problem, name) for name in wanted} == wanted
+    assert (problem.batch, problem.heads) == (3, 4)
+
+
+def test_builds_of_rows() -> None:
+    """The driver keeps 1 KiB of a CTA's shared memory."""
+    over = tables.built(ROW, order="head")
+    assert (over.tile, over.warps, over.stages, over.registers) == ((128, 64), 4, 2, 200)
+    assert (over.shared_memory_bytes, over.order) == (50_000 - 1024, "head")
+
+
+@pytest.mark.parametrize(
+    ("every", "numbers"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4]), (3, [2, 5]), (9, [2])]
+)
+def test_every_n_th_row_from_the_second_on(
+    every: int, numbers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "rows", lambda file: [{"n": str(n)} for n in range(5)])
+    assert [number for number, _ in tables.numbered("a table", every)] == numbers
+
+
+@pytest.mark.parametrize(
+    ("seconds", "length", "words"), [(29.9e-6, "short", ", under 30 us"), (30e-6, "long", "")]
+)
+def test_short_and_long_calls(seconds: float, length: str, words: str) -> None:
+    assert tables.short_or_long(seconds) == length
+    assert tables.under(seconds) == words

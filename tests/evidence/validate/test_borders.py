@@ -15,6 +15,7 @@ from iosim.evidence.validate import (
     Gate,
     Residual,
     Row,
+    match,
     one_launch,
     profile_rows,
     residuals,
@@ -458,3 +459,10 @@ def test_files_of_up_to_64_mib_are_read(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(tables, "read_text", read_text)
     assert tables.text_of_file("table.csv", "here") == "text"
     assert limits == [64 * 1024 * 1024]
+
+
+def test_calls_of_up_to_200_million_pairs_of_tiles_are_replayed() -> None:
+    assert match.MAX_PAIRS == 200_000_000
+    assert match.MAX_CTAS == 2**31 - 1  # CUDA's largest grid along x
+    assert (match.MAX_THREADS, match.MAX_REGISTERS) == (1024, 255)
+    assert match.MAX_SPILLED_BYTES == 512 * 1024  # of local memory a thread
