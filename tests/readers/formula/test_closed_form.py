@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import product
-
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from effort import examples
