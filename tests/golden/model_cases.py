@@ -184,6 +184,7 @@ QUANTISED: Sequence[Any] = (
     {"quant_type": "fp8"},
     {"quant_method": "bitsandbytes"},
     {"quant_method": "bnb", "load_in_4bit": True},
+    {"quant_method": "bnb", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
     {"quant_method": "bnb", "_load_in_4bit": True},
     *({key: 4} for key in ("bits", "w_bit", "wbits", "nbits")),
     *({"bits": bits, "group_size": 64} for bits in (0, 1, 8, 16, 17, True, None, "4", 4.0)),
@@ -390,6 +391,7 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
             {"num_global_layers": 2},
             {"hidden_act": "relu"},
             {"hidden_act": "swish"},
+            *({"feed_forward_proj": text} for text in ("relu", "gated-gelu", 3)),
             {"hidden_act": "gelu_new"},
             {"activation_function": "gelu"},
             {"layers_extra": 3, "block_other": 0, "mamba_x": "", "conv_y": [], "window_z": False},
@@ -438,6 +440,20 @@ LISTS: Mapping[str, tuple[Config, Iterable[Config]]] = {
             {"intermediate_size_mlp": 300, "first_k_dense_replace": 2},
             {"residual_moe": True},
             {"residual_moe": True, "parallel_attn_mlp_res": True},
+            *({"gated_norm_rank": 8, **keys} for keys in ({}, {"first_k_dense_replace": 2})),
+            *({"hc_count": copies, "hc_lowrank": rank} for copies in (0, 4) for rank in (0, 8)),
+            *(
+                {
+                    "ple_layer_ids": places,
+                    "ple_embed_dim": 64,
+                    "ngram_size": size,
+                    "heads_per_ngram": 3,
+                    "ngram_vocab_size_base": 101,
+                    "hc_count": 3,
+                }
+                for places in ([1, 6], [7], 3)
+                for size in (1, 3)
+            ),
             {"first_k_dense_replace": 2, "mlp_only_layers": [4]},
             {"first_k_dense_replace": 2, "mlp_layer_types": ["sparse", "dense"] * 3},
             {"layer_types": ["moe", "full_attention", "mlp"] * 2},

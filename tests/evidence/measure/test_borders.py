@@ -315,6 +315,14 @@ def test_kinds_of_plans_go_to_those_that_make_them(monkeypatch: pytest.MonkeyPat
 # --- the profiler ---
 
 
+def test_names_of_kernels_are_cut() -> None:
+    """To 240 letters in a table of calls, and where a chain's launches are listed to 200."""
+    launch = replace(PAGE, kernel="k" * 300)
+    assert (collect.NAME_LENGTH, collect.CHAIN_NAME_LENGTH) == (240, 200)
+    (cell,) = collect.launch_rows({}, [launch])
+    assert cell["kernel"] == "k" * 240
+
+
 @pytest.mark.parametrize("printed", ["==ERROR== ERR_NVGPUCTRPERM - no permission", "fine"])
 def test_a_profiler_that_refuses(printed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[Any] = []
