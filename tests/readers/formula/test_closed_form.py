@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -102,3 +103,10 @@ def test_a_skipped_visit_takes_all_rows_of_its_key_block() -> None:
     tensor = Tensor("X", 1, 1, 32, COLUMNS, ELEMENT_BYTES, Role.INPUT)
     access = Access("X", Mode.LOAD, Rows.KEY, Per.PAIR, Edge.NEEDED, skip=1)
     assert access_bytes(sums, tensor, access) == 4 * 16 * 8 * 2
+
+
+def test_an_undivided_domain_has_one_split_with_keys() -> None:
+    """Four query blocks and eight key blocks: divided by four, each query block meets four splits of two key blocks."""
+    domain = Domain(1, 1, 32, 64, 8, 8, splits=4)
+    assert BlockSums(domain).visited_splits.total == 4 * 4
+    assert BlockSums(replace(domain, undivided=True)).visited_splits.total == 4

@@ -98,3 +98,11 @@ def test_latex_is_a_sum():
     n, m, a, b, hi = sp.symbols("n m a b h", integer=True)
     assert sp.latex(ClippedFloorSum(n, m, a, b, hi)).startswith(r"\sum_{i=0}^{n - 1}")
     assert r"\min\left(h" in sp.latex(ClippedFloorSum(n, m, a, b, hi))
+
+
+def test_a_clipped_sum_in_latex() -> None:
+    n, m, a, b, hi = sp.symbols("n m a b h", positive=True, integer=True)
+    assert sp.latex(ClippedFloorSum(n, m, a, b, hi)) == (
+        r"\sum_{i=0}^{n - 1} \min\left(h, \max\left(0, "
+        r"\left\lfloor{\frac{a i + b}{m}}\right\rfloor\right)\right)"
+    )
