@@ -8,8 +8,8 @@
     python experiments/torch_traffic.py table OUT.csv NAME=KERNELS.csv ...
     python experiments/torch_traffic.py compare [SET [COUNTED.csv]]  predictions beside what was counted
 
-SET is `models` (torch_models.py) where none is given, or `transformers` or `later` (torch_transformers.py). The profiler's options
-are OPTIONS below, and for single kernels KERNEL_OPTIONS, whose one pass leaves the L2 as it was.
+SET is `models` (torch_models.py) where none is given, or `transformers` or `later` (torch_transformers.py). The
+profiler's options are OPTIONS below, and for single kernels KERNEL_OPTIONS, whose one pass leaves the L2 as it was.
 """
 
 from __future__ import annotations
