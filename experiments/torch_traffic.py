@@ -8,8 +8,8 @@
     python experiments/torch_traffic.py table OUT.csv NAME=KERNELS.csv ...
     python experiments/torch_traffic.py compare [SET [COUNTED.csv]]  predictions beside what was counted
 
-SET is `models` (torch_models.py) where none is given, or `transformers` (torch_transformers.py). The profiler's options
-are OPTIONS below, and for single kernels KERNEL_OPTIONS, whose one pass leaves the L2 as it was.
+SET is `models` (torch_models.py) where none is given, or `transformers` or `later` (torch_transformers.py). The
+profiler's options are OPTIONS below, and for single kernels KERNEL_OPTIONS, whose one pass leaves the L2 as it was.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ FLUSH_BYTES = 1 << 30
 CUDNN = "9.19.0"
 """The version that was there."""
 MEASUREMENTS = Path(__file__).resolve().parent / "measurements"
-COUNTED = {"models": "h200_torch_traffic.csv", "transformers": "h200_torch_transformers.csv"}
+COUNTED = {
+    "models": "h200_torch_traffic.csv",
+    "transformers": "h200_torch_transformers.csv",
+    "later": "h200_torch_transformers_later.csv",
+}
 IN_PLACE = MEASUREMENTS / "h200_torch_kernels.csv"
 ATTENTION_KERNELS = {"cudnn_generated": "cudnn", "pytorch_flash": "fa2"}
 WARM_UPS = 3
@@ -45,7 +49,7 @@ def cases(which: str = "models") -> list[Case]:
         return torch_models.cases()
     return [
         ("transformers", name, "default", passes)
-        for name in torch_transformers.CASES
+        for name in (torch_transformers.LATER if which == "later" else torch_transformers.CASES)
         for passes in torch_transformers.PASSES
     ]
 

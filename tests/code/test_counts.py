@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from listings import NESTED, function
 
+from iosim.code import counts
 from iosim.code.counts import count, turn_of
 from iosim.code.loops import Flow
 from iosim.code.runs import runs_of_lines, runs_of_trips
@@ -59,3 +62,27 @@ def test_shared_memory_is_counted_by_width(tmp_path: Path) -> None:
     counts = count(function(text, tmp_path).instructions, 90)
     assert counts.shared_loads == {16: 3}
     assert counts.shared_stores == {4: 1, 8: 1}
+
+
+def test_how_long_a_load_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of instructions as (group, stall, barrier that it sets, barriers that it waits for); a turn of the loop takes the
+    sum of the stalls, and each at least a cycle."""
+
+    def ahead(*rows: tuple[str, int, int | None, int]) -> float | None:
+        turn = [
+            SimpleNamespace(group=g, control=SimpleNamespace(stall=s, sets=b, waits=w))
+            for g, s, b, w in rows
+        ]
+        monkeypatch.setattr(counts, "operation", lambda instruction, cc: instruction)
+        return counts._ahead(turn, 90)
+
+    load, other = "global-load", "alu"
+    # Set at cycle 0 and waited for at 4 + 1: what stalls for no cycle takes one.
+    assert ahead((load, 4, 0, 0), (other, 0, None, 0), (other, 2, None, 1)) == 5
+    # Waited for in the next turn, by its first instruction: the seven cycles of a turn less the four before the load.
+    assert ahead((other, 4, None, 2), (load, 3, 1, 0)) == 3
+    # Two loads: 5 and 3 cycles ahead of one instruction.
+    assert ahead((load, 2, 0, 0), (load, 3, 0, 0), (other, 1, None, 1)) == 4
+    # Nobody waits for it in the loop, or it sets no barrier.
+    assert ahead((load, 4, 3, 0), (other, 2, None, 1)) is None
+    assert ahead((load, 4, None, 0), (other, 2, None, 1)) is None

@@ -46,6 +46,7 @@ REFUSED = (
     ("predict --heavy-first --no-heavy-first", "--heavy-first contradicts --no-heavy-first"),
     (f"predict --heads {'9' * 400}", f"--heads '{'9' * 57}...' is not a size"),
     ("predict --gpu mi360x", "did you mean mi300x"),
+    ("predict --gpu mi399", "GPU 'mi399' is not known; accepted: a10"),
     ("predict --output", "--out lacks its value"),
     ("ncu-rule --install x --launch y", "--launch contradicts --install; accepted: one of them"),
     ("kernels new", "--from is missing"),

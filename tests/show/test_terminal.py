@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from iosim.show.terminal import coloured, columns, in_colour, output
+from iosim.show.terminal import coloured, columns, folded, in_colour, output
 
 RED = "\x1b[31mslow\x1b[0m"
 
@@ -54,3 +54,13 @@ def test_a_width_is_a_number_from_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for width, wanted in (("100", 100), ("0", None), ("wide", None), ("", None)):
         monkeypatch.setenv("COLUMNS", width)
         assert columns() == wanted
+
+
+def test_a_long_line_goes_on_two_columns_further_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    words = " ".join(["twelve chars"] * 5)
+    assert folded(f"   {words}\n").splitlines() == [
+        "   twelve chars twelve chars twelve",
+        "     chars twelve chars twelve chars",
+    ]
+    assert folded(f"{words}\n", 4).splitlines()[1].startswith("    twelve")

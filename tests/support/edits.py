@@ -180,9 +180,10 @@ class Finder(ast.NodeVisitor):
             self.put(node, repr(value * 1.25 if value else 1.0))
 
     def visit_If(self, node: ast.If) -> None:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return
         for text in ("False", "True"):
-            if not isinstance(node.test, ast.Name) or node.test.id != "TYPE_CHECKING":
-                self.put(node.test, text)
+            self.put(node.test, text)
         self.generic_visit(node)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:

@@ -181,3 +181,13 @@ def test_a_plan_keeps_to_its_budget() -> None:
     assert plan_ == SamplingPlan(5, 5, 10_000 // 50 - 10, 50)
     assert sampling_plan(low, 100, budget=10_000_000) is None
     assert sampling_plan(replace(low, loop=()), 100, budget=100_000) is None
+
+
+def test_a_part_says_how_many_accesses_the_whole_launch_has() -> None:
+    """Played in coarse steps, of which one stands for several accesses."""
+    problem, chain = call("fa2", "a100", "none", 16384)
+    profile = load_profile("a100")
+    of_call = Call.of(problem, resolve("fa2", problem, profile), profile, chain)
+    whole, part = of_call.replay(), of_call.replay(Play(part=True, accesses=100_000))
+    assert part.launches[0].coarse is not None
+    assert [x.accesses for x in part.launches] == [x.accesses for x in whole.launches]
