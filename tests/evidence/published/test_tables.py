@@ -12,7 +12,7 @@ from iosim.base.errors import InputError
 from iosim.base.records import replace
 from iosim.commands.cli import main
 from iosim.evidence.published.judge import RANGE_HOLDS, OfGpu, _judged, _request, judge
-from iosim.evidence.published.tables import _size, half_digit, is_published, read, shipped
+from iosim.evidence.published.tables import _parts, _size, half_digit, is_published, read, shipped
 from iosim.evidence.recorded import rows
 from iosim.evidence.validate.rows import default_files
 from iosim.prediction.replays import Replays
@@ -418,3 +418,12 @@ def test_sizes_of_several_columns() -> None:
 )
 def test_ranges_hold_the_rows_that_they_should(inside: float | None, holds: bool | None) -> None:
     assert OfGpu("l4", "", {}, {}, inside, 0).as_its_range_says is holds
+
+
+@pytest.mark.parametrize(
+    ("over", "under", "wanted"),
+    [("32", "8", "4"), ("33", "8", "4"), ("32", "0", None), ("", "8", None), ("32", "", None)],
+)
+def test_a_column_that_is_the_ratio_of_two(over: str, under: str, wanted: str | None) -> None:
+    form = {"ratios": {"group": ("heads", "kv_heads")}}
+    assert _parts(form, {"heads": over, "kv_heads": under}).get("group") == wanted

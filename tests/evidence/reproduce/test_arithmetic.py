@@ -390,3 +390,19 @@ def test_a_mistake_that_is_none_is_null() -> None:
     row = Row("A", "claim", 1.0, 1.0, "s", "", "", "")
     assert row.to_dict()["mistake"] is None
     assert Row("A", "claim", 1.0, 1.0, "s", "", "", "why").to_dict()["mistake"] == "why"
+
+
+@pytest.mark.parametrize(("least", "word"), [(0.66, "holds"), (0.64, "does not hold")])
+def test_a_claim_of_the_least_time_saved(
+    least: float, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The paper says more than 65 % of the time in every configuration."""
+    saved = [
+        training_grid.Cell(2048, width, {"base": 2, "flash": 1}, {"time": t, "memory": 0.5})
+        for width, t in zip(training_grid.WIDTHS, (least, 0.7), strict=False)
+    ]
+    monkeypatch.setattr(training_grid, "WIDTHS", training_grid.WIDTHS[:2])
+    monkeypatch.setattr(training_grid, "grid", lambda reading: saved)
+    reading = training_grid.READINGS[0]
+    monkeypatch.setattr(training_grid, "closest", lambda: reading)
+    assert training_grid.training_saved(reading, "time")["holds"].startswith(word)

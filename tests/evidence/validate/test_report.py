@@ -232,3 +232,12 @@ def test_a_place_that_is_no_directory(
     argv = ["validate", "--measurements", str(some_file), "--report", str(tmp_path / "absent")]
     assert main(argv) == 2
     assert "is no directory" in capsys.readouterr().err
+
+
+def test_the_reason_of_most_rows_stands_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = groups()[:2]
+    missed = [few, many, many]
+    monkeypatch.setattr(report, "reason_of", lambda row, among: row)
+    monkeypatch.setattr(report, "_found", lambda rows: f"{len(rows)} rows")
+    items = report._why("library", missed).items  # type: ignore[arg-type]
+    assert [item.split("**")[1] for item in items] == [many.title, few.title]
