@@ -389,3 +389,16 @@ def test_long_numbers_are_told_by_their_digits() -> None:
     assert schema.shown(10**21 - 1) == "9" * 21
     assert schema.shown(10**21) == "a number of more than 20 digits"
     assert schema.shown(-(10**21)) == "a number of more than 20 digits"
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "path"),
+    [
+        ("", "heads", "heads"),
+        ("", "two words", "two words"),
+        ("kernel", "heads", "kernel.heads"),
+        ("kernel", "two words", 'kernel."two words"'),
+    ],
+)
+def test_a_key_is_named_as_toml_writes_it(table: str, name: str, path: str) -> None:
+    assert schema._path(table, name) == path
