@@ -46,7 +46,7 @@ def walk(q, k, out, starts, tokens, heads, row, head, sequence, AXES: tl.constex
     for first in range(split * part, split * part + part, KEYS):
         keys = first + tl.arange(0, KEYS)
         sums += tl.dot(queries, tl.trans(tl.load(k + base + keys[:, None] * row + columns[None, :])))
-    answer = tl.sum(sums, 1)
+    answer = tl.sum(tl.exp2(sums), 1)
     tl.store(out + base + rows[:, None] * row + columns[None, :], (queries + answer[:, None]).to(tl.bfloat16))
 """
 
