@@ -3,6 +3,7 @@ profiler, a table's provenance, and how they end."""
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import statistics
 import subprocess
@@ -149,6 +150,34 @@ def record(
         profiler_options=" ".join(options),
         **more,
     )
+
+
+def record_ranges(
+    doc: str,
+    ranges: str,
+    launch_all: Callable[[], None],
+    measure: Callable[[Path], pd.DataFrame],
+    options: Sequence[str],
+    notes: Mapping[str, str],
+) -> None:
+    """The command line of a script that counts ranges of launches: --launch makes them, for the profiler, --dry-run says
+    how many there are, and --out records what `measure` makes of them, with `notes` in its provenance."""
+    parser = argparse.ArgumentParser(description=doc.split(":")[0])
+    parser.add_argument("--out", type=Path, help="CSV to write; its provenance goes beside it")
+    parser.add_argument("--launch", action="store_true", help="make the launches; for the profiler")
+    parser.add_argument("--dry-run", action="store_true", help="count the ranges; needs no GPU")
+    arguments = parser.parse_args()
+    if arguments.dry_run:
+        print(ranges)
+        return
+    if arguments.launch:
+        launch_all()
+        return
+    if arguments.out is None:
+        parser.error("--out FILE is needed")
+    out: Path = arguments.out
+    command = f"python experiments/{Path(sys.argv[0]).name} --out {out.name}"
+    record(out, measure, command, options, **notes)
 
 
 def write_provenance(out: Path, command: str, **more: str) -> None:

@@ -10,7 +10,6 @@ flushed L2.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiment import profiled, record, run_script
+from experiment import profiled, record_ranges, run_script
 from passes import COUNTED, MIB, OPTIONS, Range
 
 from iosim import InputError
@@ -187,22 +186,9 @@ def predicted() -> Iterator[tuple[Range, int, int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split(":")[0])
-    parser.add_argument("--out", type=Path, help="CSV to write; its provenance goes beside it")
-    parser.add_argument("--launch", action="store_true", help="make the launches; for the profiler")
-    parser.add_argument("--dry-run", action="store_true", help="count the ranges; needs no GPU")
-    arguments = parser.parse_args()
-    if arguments.dry_run:
-        print(f"{len(plan())} ranges of {len(OWN) + len(CHAINS)} chains")
-        return
-    if arguments.launch:
-        launch_all()
-        return
-    if arguments.out is None:
-        parser.error("--out FILE is needed")
-    out: Path = arguments.out
-    command = f"python experiments/held_passes.py --out {out.name}"
-    record(out, measured, command, OPTIONS, tensors=f"rows of {COLUMNS:,}; fp32, h bf16")
+    of_ranges = f"{len(plan())} ranges of {len(OWN) + len(CHAINS)} chains"
+    notes = {"tensors": f"rows of {COLUMNS:,}; fp32, h bf16"}
+    record_ranges(__doc__ or "", of_ranges, launch_all, measured, OPTIONS, notes)
 
 
 if __name__ == "__main__":

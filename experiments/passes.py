@@ -7,7 +7,6 @@ before left in the L2. A range holds the first launches of a chain: one, two, an
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiment import profiled, record, run_script
+from experiment import profiled, record_ranges, run_script
 
 from iosim import InputError
 from iosim.evidence.columns import METRICS
@@ -113,22 +112,9 @@ def measured(folder: Path) -> pd.DataFrame:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split(":")[0])
-    parser.add_argument("--out", type=Path, help="CSV to write; its provenance goes beside it")
-    parser.add_argument("--launch", action="store_true", help="make the launches; for the profiler")
-    parser.add_argument("--dry-run", action="store_true", help="count the ranges; needs no GPU")
-    arguments = parser.parse_args()
-    if arguments.dry_run:
-        print(f"{len(plan())} ranges of {len(CHAINS)} chains")
-        return
-    if arguments.launch:
-        launch_all()
-        return
-    if arguments.out is None:
-        parser.error("--out FILE is needed")
-    out: Path = arguments.out
-    command = f"python experiments/passes.py --out {out.name}"
-    record(out, measured, command, OPTIONS, tensors=f"fp32, rows of {COLUMNS:,}")
+    of_ranges = f"{len(plan())} ranges of {len(CHAINS)} chains"
+    notes = {"tensors": f"fp32, rows of {COLUMNS:,}"}
+    record_ranges(__doc__ or "", of_ranges, launch_all, measured, OPTIONS, notes)
 
 
 if __name__ == "__main__":

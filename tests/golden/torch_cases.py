@@ -68,6 +68,15 @@ def attention_of(
     return call
 
 
+def part_trained(gradient: Any, images: Any, parts: list[bool]) -> Any:
+    """The backward of a convolution with 24 filters of 3 x 3, of its input, its weight, its bias alone."""
+    sides, none = [1, 1], [0, 0]
+    weight = meta(24, 3, 3, 3)
+    return aten.convolution_backward(
+        gradient, images, weight, [24], sides, none, sides, False, none, 1, parts
+    )
+
+
 def convolved(
     x: Tensor, weight: Tensor, *, bias: bool = False, backward: bool = False, **named: Any
 ) -> Callable[[], None]:
@@ -288,44 +297,14 @@ PROGRAMS: Mapping[str, Callable[[], Any]] = {
     "by channels, trained": convolved(
         channels_last(2, 16, 8, 8), meta(16, 1, 3, 3), groups=16, padding=1, backward=True
     ),
-    "a weight alone trained": lambda: aten.convolution_backward(
-        meta(2, 24, 6, 6),
-        meta(2, 3, 8, 8),
-        meta(24, 3, 3, 3),
-        [24],
-        [1, 1],
-        [0, 0],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-        [False, True, False],
+    "a weight alone trained": lambda: part_trained(
+        meta(2, 24, 6, 6), meta(2, 3, 8, 8), [False, True, False]
     ),
-    "an input alone trained": lambda: aten.convolution_backward(
-        meta(2, 24, 6, 6),
-        meta(2, 3, 8, 8),
-        meta(24, 3, 3, 3),
-        [24],
-        [1, 1],
-        [0, 0],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-        [True, False, False],
+    "an input alone trained": lambda: part_trained(
+        meta(2, 24, 6, 6), meta(2, 3, 8, 8), [True, False, False]
     ),
-    "a weight alone trained, last": lambda: aten.convolution_backward(
-        channels_last(2, 24, 6, 6),
-        channels_last(2, 3, 8, 8),
-        meta(24, 3, 3, 3),
-        [24],
-        [1, 1],
-        [0, 0],
-        [1, 1],
-        False,
-        [0, 0],
-        1,
-        [False, True, False],
+    "a weight alone trained, last": lambda: part_trained(
+        channels_last(2, 24, 6, 6), channels_last(2, 3, 8, 8), [False, True, False]
     ),
     "a convolution of fake tensors": fake(
         lambda: functional.conv2d(
